@@ -1,0 +1,123 @@
+"""The dataclasses that travel between stages, and the one legend of shape letters.
+
+Shape letters, used at every function boundary of the project:
+
+    B  batch (sequences)            G  gamma, the block size: drafted tokens per round
+    T  tokens of a sequence         Q  query tokens of one forward pass
+    N  anchors (blocks) a sequence  F  newly committed tokens handed to the drafter
+    D  hidden size of the target    M  number of tapped target layers
+    V  target vocabulary            W  draft vocabulary (W = V unless it is reduced)
+    R  rank of the sequential head  I  input slots of a block (G, or G + 1 in the 1+N layout)
+
+This module knows nothing of models, files or configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class _Movable:
+    """Gives a dataclass of tensors a ``to`` method; non-tensors are kept as they are."""
+
+    def to(self, *args, **kwargs):
+        """Return a copy whose tensors were moved with ``Tensor.to(*args, **kwargs)``."""
+        moved = {
+            field.name: value.to(*args, **kwargs)
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Batch(_Movable):
+    """Right-padded conversations and, once the target has read them, its features.
+
+    ``features`` are the raw outputs of the tapped decoder layers, concatenated in the order of ``target_layer_ids``;
+    ``last_hidden`` is the target's last hidden state *after* its final norm; ``log_normalizer`` is log Σ_v exp(logit_v)
+    over the whole vocabulary V at temperature 1, so that p_t(v) of single tokens needs no full row of logits.
+    """
+
+    input_ids: Tensor  # [B, T] int64
+    attention_mask: Tensor  # [B, T] bool; True on real tokens, which stand at the left
+    loss_mask: Tensor  # [B, T] bool; True on supervised (assistant) tokens
+    features: Tensor | None = None  # [B, T, M*D]
+    last_hidden: Tensor | None = None  # [B, T, D]
+    log_normalizer: Tensor | None = None  # [B, T] float32
+    sample_ids: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+
+    @property
+    def positions(self) -> Tensor:
+        """Token positions [B, T]: padding stands at the right, so a token's position is its index."""
+        return torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
+
+
+@dataclass(frozen=True)
+class Blocks(_Movable):
+    """N blocks of G draft slots a sequence, laid out by :mod:`draftlab.blocks`.
+
+    Slot k (from 0) of anchor a drafts token a+1+k; its previous token is token a+k, and the target's hidden state at
+    position a+k is its teacher. Slots without supervision hold token 0 and weight 0.
+    """
+
+    anchors: Tensor  # [B, N] int64 positions
+    valid: Tensor  # [B, N] bool; False marks a filler block of a sequence with fewer than N anchors
+    input_ids: Tensor  # [B, N, I] int64; the anchor's token, then mask tokens
+    positions: Tensor  # [B, N, I] int64; a, a+1, …
+    previous: Tensor  # [B, N, G] int64; true previous token of each slot (teacher forcing)
+    labels: Tensor  # [B, N, G] int64
+    label_mask: Tensor  # [B, N, G] bool; a contiguous prefix of every block
+    teacher_positions: Tensor  # [B, N, G] int64; a+k, clamped into the sequence where unsupervised
+    weights: Tensor  # [B, N, G] float32; w_k on supervised slots, 0 elsewhere (method 3)
+
+
+@dataclass(frozen=True)
+class DraftOutput:
+    """What a drafter computes for blocks in training: the states that the heads turn into logits and confidences.
+
+    Logits are not stored: a loss asks ``drafter.draft_logits(hidden, previous)`` for as many blocks as memory allows.
+    """
+
+    hidden: Tensor  # [B, N, G, D] h_1..h_G after the drafter's final norm
+    confidence_logits: Tensor | None  # [B, N, G], before the sigmoid; None without a confidence head
+
+
+@dataclass(frozen=True)
+class Context(_Movable):
+    """What the drafter may read at a decode round: the tokens that the target has committed *and processed*.
+
+    Row b got ``new_mask[b].sum()`` new tokens since the last round. The anchor (the last committed token) has not gone
+    through the target yet, so its features are absent: the context is strictly before the anchor (case 2).
+    """
+
+    anchor: Tensor  # [B] int64, token id
+    anchor_position: Tensor  # [B] int64
+    new_ids: Tensor  # [B, F] int64, token ids
+    new_positions: Tensor  # [B, F] int64
+    new_mask: Tensor  # [B, F] bool, right-padded
+    new_features: Tensor  # [B, F, M*D]
+    new_last_hidden: Tensor  # [B, F, D]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One drafted block a row. ``draft_probs`` is exactly the law that each token was drawn from (case 25)."""
+
+    tokens: Tensor  # [B, G] int64, ids of the target's vocabulary
+    draft_probs: Tensor  # [B, G, W]
+    draft_ids: Tensor | None  # [W] int64 target ids of the draft vocabulary; None when W = V
+    confidence: Tensor | None  # [B, G] c_k in [0, 1]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one verification: ``accepted`` of the proposed tokens, then ``next_token`` (corrected or bonus)."""
+
+    accepted: Tensor  # [B] int64, 0..G, without the bonus
+    next_token: Tensor  # [B] int64
