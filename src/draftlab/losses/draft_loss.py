@@ -1,0 +1,189 @@
+"""The drafter's loss over supervised slots, in chunks of blocks (method 3).
+
+    L = Σ_terms λ · Σ_slots w_k value / Σ_slots w_k
+
+Only numerators and Σ w leave this module, so that micro-batches and ranks combine into an exact global mean. Each chunk
+makes its logits, does one softmax a side, and shares it among all terms; with ``chunk_blocks`` set, logits are recomputed
+in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. It knows
+nothing of optimisers, logging or how anchors are drawn.
+
+    report = DraftLoss(terms)(drafter, drafter(batch, blocks), blocks, batch)
+    (report.numerator / report.weight).backward()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from draftlab.acceptance import accept_rate
+from draftlab.losses.terms import Slots, Term
+from draftlab.types import Batch, Blocks, DraftOutput
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """Sums over the supervised slots of one micro-batch."""
+
+    numerator: Tensor  # Σ_terms λ Σ w value; backward starts here
+    weight: Tensor  # Σ w, shared by all terms
+    terms: Mapping[str, Tensor]  # name -> Σ w value, detached, not multiplied by λ
+    accept_rate: Tensor  # [B, N, G] float32 c*_k, detached; 0 where unsupervised or without teacher states
+    outside: Tensor  # labels outside the draft vocabulary (they add nothing to ce)
+    num_slots: Tensor  # supervised slots
+
+    def means(self) -> dict[str, float]:
+        """Loss and terms averaged over this micro-batch, for logging; 0 without supervised slots."""
+        weight = max(float(self.weight), torch.finfo(torch.float32).tiny)
+        return {"loss": float(self.numerator.detach()) / weight} | {n: float(t) / weight for n, t in self.terms.items()}
+
+
+class DraftLoss:
+    """Weighted sum of named terms.
+
+    Args:
+        terms: name -> term; the names are the log keys.
+        chunk_blocks: blocks whose logits exist at a time; None takes all at once and keeps them for the backward pass.
+
+    Raises:
+        ValueError: no term with a positive weight, or a chunk size below 1.
+    """
+
+    def __init__(self, terms: Mapping[str, Term], chunk_blocks: int | None = None) -> None:
+        self.terms = {name: term for name, term in terms.items() if term is not None}
+        if not any(term.weight > 0 for term in self.terms.values()):
+            raise ValueError("loss.terms needs at least one term with weight > 0; nothing would be trained")
+        if chunk_blocks is not None and chunk_blocks < 1:
+            raise ValueError(f"loss.chunk_blocks must be null or at least 1, got {chunk_blocks}")
+        self.chunk_blocks = chunk_blocks
+
+    @property
+    def active(self) -> dict[str, Term]:
+        """The terms with weight > 0: the only ones that are computed (case 8)."""
+        return {name: term for name, term in self.terms.items() if term.weight > 0}
+
+    def check(self, drafter) -> None:
+        """Refuse terms that the drafter cannot give.
+
+        Raises:
+            ValueError: a term on confidences for a drafter without confidence head.
+        """
+        for name, term in self.active.items():
+            if term.needs_confidence and not drafter.has_confidence:
+                raise ValueError(
+                    f"loss.terms.{name}.weight is {term.weight}, but the drafter has no confidence head; "
+                    f"set loss.terms.{name}.weight=0 or drafter.confidence_head=true"
+                )
+
+    def __call__(self, drafter, output: DraftOutput, blocks: Blocks, batch: Batch) -> LossReport:
+        """Evaluate all terms over the supervised slots of ``blocks``.
+
+        Args:
+            drafter: gives ``draft_logits`` and the frozen ends. output: its forward pass over ``blocks``.
+            batch: with ``last_hidden`` where a term needs the teacher, and ``log_normalizer`` for a reduced vocabulary.
+        """
+        self._require_teacher(batch)
+        rows = self._rows(blocks)  # [K] of the B*N flat blocks
+        size = self.chunk_blocks or len(rows)
+        parts = [self._chunk(drafter, output, blocks, batch, chunk) for chunk in rows.split(size)]
+        sums = {name: torch.stack([part[0][name] for part in parts]).sum() for name in self.active}
+        rates = blocks.weights.new_zeros(blocks.label_mask.shape).flatten(0, 1)
+        for chunk, (_, rate, _) in zip(rows.split(size), parts, strict=True):
+            rates[chunk] = rate
+        numerator = sum(term.weight * sums[name] for name, term in self.active.items())
+        return LossReport(
+            numerator=numerator + _attach_everything(output),
+            weight=blocks.weights.sum(),
+            terms={name: value.detach() for name, value in sums.items()},
+            accept_rate=rates.view(blocks.label_mask.shape),
+            outside=sum(part[2] for part in parts),
+            num_slots=blocks.label_mask.sum(),
+        )
+
+    def _require_teacher(self, batch: Batch) -> None:
+        missing = [name for name, term in self.active.items() if term.needs_teacher and batch.last_hidden is None]
+        if missing:
+            raise ValueError(f"loss terms {missing} need the target's last hidden states, but the batch has none")
+
+    def _rows(self, blocks: Blocks) -> Tensor:
+        """Flat indices of blocks with supervision. A batch without any keeps one block at weight 0, so that its loss
+        is a finite zero attached to every parameter and no rank waits for another (case 7)."""
+        rows = blocks.label_mask.any(-1).flatten().nonzero().squeeze(-1)
+        return rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=rows.device)
+
+    def _chunk(self, drafter, output: DraftOutput, blocks: Blocks, batch: Batch, rows: Tensor):
+        hidden = output.hidden.flatten(0, 1)[rows]
+        confidence = output.confidence_logits
+        confidence = None if confidence is None else confidence.flatten(0, 1)[rows]
+        if self.chunk_blocks is None:
+            return self._values(drafter, hidden, confidence, blocks, batch, rows)
+        return checkpoint(
+            self._values,
+            drafter,
+            hidden,
+            confidence,
+            blocks,
+            batch,
+            rows,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+
+    def _values(self, drafter, hidden, confidence, blocks: Blocks, batch: Batch, rows: Tensor):
+        """Weighted sums of the active terms, accept rates [K, G] and the count of outside labels of one chunk."""
+        supervised = blocks.label_mask.flatten(0, 1)[rows]
+        kept = supervised if supervised.any() else torch.ones_like(supervised)  # the weight-0 block of case 7
+        logits = drafter.draft_logits(hidden, blocks.previous.flatten(0, 1)[rows])[kept].float()
+        log_draft_probs = F.log_softmax(logits, dim=-1)
+        rate = None
+        if batch.last_hidden is not None:
+            target_probs = teacher_probs(drafter, batch, blocks, rows, kept)
+            rate = accept_rate(log_draft_probs.exp(), target_probs)
+        labels = draft_index(blocks.labels.flatten(0, 1)[rows][kept], drafter.draft_ids)
+        slots = Slots(log_draft_probs, labels, rate, None if confidence is None else confidence[kept].float())
+        weights = blocks.weights.flatten(0, 1)[rows][kept]
+        sums = {name: (term(slots) * weights).sum() for name, term in self.active.items()}
+        rates = torch.zeros_like(blocks.weights.flatten(0, 1)[rows])
+        if rate is not None:
+            rates[kept] = rate.detach().clamp(0.0, 1.0)
+        return sums, rates * supervised, ((labels < 0) & supervised[kept]).sum()
+
+
+@torch.no_grad()
+def teacher_probs(drafter, batch: Batch, blocks: Blocks, rows: Tensor, kept: Tensor) -> Tensor:
+    """p_t [S, W] float32 at the ``kept`` slots of blocks ``rows``, made once per distinct position.
+
+    Over a reduced draft vocabulary the law is exact, not renormalised: ``log_normalizer`` covers all V tokens.
+    """
+    num_blocks, num_tokens = blocks.anchors.shape[1], batch.input_ids.shape[1]
+    sequence = (rows // num_blocks).unsqueeze(-1) * num_tokens
+    flat = (sequence + blocks.teacher_positions.flatten(0, 1)[rows])[kept]
+    distinct, slot_of = flat.unique(return_inverse=True)
+    states = batch.last_hidden.flatten(0, 1)[distinct]
+    if drafter.draft_ids is None:
+        return torch.softmax(drafter.ends.logits(states).float(), dim=-1)[slot_of]
+    logits = drafter.ends.logits(states, drafter.draft_ids).float()
+    if batch.log_normalizer is not None:
+        normalizer = batch.log_normalizer.flatten()[distinct].float()
+    else:
+        normalizer = torch.logsumexp(drafter.ends.logits(states).float(), dim=-1)
+    return torch.exp(logits - normalizer.unsqueeze(-1))[slot_of]
+
+
+def draft_index(ids: Tensor, draft_ids: Tensor | None) -> Tensor:
+    """Index of target token ids [S] in the ascending draft vocabulary [W]; -1 outside it."""
+    if draft_ids is None:
+        return ids
+    place = torch.searchsorted(draft_ids, ids).clamp_max(len(draft_ids) - 1)
+    return torch.where(draft_ids[place] == ids, place, -1)
+
+
+def _attach_everything(output: DraftOutput) -> Tensor:
+    """Zero, attached to every output: a parameter that no term uses still gets a gradient under DDP (case 8)."""
+    unused = output.hidden.sum() * 0.0
+    return unused if output.confidence_logits is None else unused + output.confidence_logits.sum() * 0.0

@@ -1,0 +1,6 @@
+"""torchmetrics with fixed-size sum states: conditional acceptance, accepted length, calibration error, ROC-AUC."""
+
+from draftlab.metrics.acceptance import AcceptedLength, ConditionalAcceptance, reach
+from draftlab.metrics.confidence import CalibrationError, RocAuc
+
+__all__ = ["AcceptedLength", "CalibrationError", "ConditionalAcceptance", "RocAuc", "reach"]

@@ -1,0 +1,51 @@
+"""From a composed configuration to a drafter and its loss, before any weights load: impossible combinations stop here.
+
+    parts = build(cfg)                     # needs no weights and no network (but target=custom reads the model's config)
+    parts.drafter.attach(load_ends(parts.spec))
+
+Entry scripts share this; nothing behind it sees a config node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from draftlab.blocks import BlockSpec
+from draftlab.losses import DraftLoss
+from draftlab.target.spec import TargetSpec
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a composed experiment is made of."""
+
+    spec: TargetSpec
+    block: BlockSpec
+    drafter: object
+    loss: DraftLoss
+
+
+def build(cfg: DictConfig, meta: bool = False) -> Parts:
+    """Instantiate target spec, block, drafter and loss.
+
+    Args:
+        cfg: with the groups target, block, head, drafter and loss, and ``seed``.
+        meta: make parameters without memory, to count them.
+
+    Raises:
+        ValueError: values out of range, or choices that do not go together.
+    """
+    spec = hydra.utils.instantiate(cfg.target)
+    block = hydra.utils.instantiate(cfg.block)
+    head = hydra.utils.instantiate(cfg.head)
+    torch.manual_seed(cfg.seed)
+    with torch.device("meta") if meta else contextlib.nullcontext():
+        drafter = hydra.utils.instantiate(cfg.drafter)(spec=spec, block=block, head=head)
+    loss = hydra.utils.instantiate(cfg.loss)
+    loss.check(drafter)
+    return Parts(spec, block, drafter, loss)

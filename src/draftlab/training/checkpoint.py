@@ -1,0 +1,138 @@
+"""Checkpoints: what they say about their drafter, which one is newest and whole, and loading without pickle's risks.
+
+A checkpoint is Lightning's own file with one more entry, ``draftlab``: target, sizes, layer ids, block layout, head and draft
+vocabulary. It is compared before a single weight is loaded, since the same tensors fit another layout and then draft rubbish.
+The module knows nothing of training or decoding.
+
+    drafter = load_drafter(newest_checkpoint("outputs/demo"), drafter)
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
+
+
+def describe(drafter) -> dict[str, Any]:
+    """Everything that must agree for the weights of ``drafter`` to mean anything, in plain types."""
+    spec, block = drafter.spec, drafter.block
+    return {
+        "drafter": type(drafter).__name__,
+        "head": type(drafter.markov_head).__name__,
+        "confidence_head": drafter.has_confidence,
+        "target": spec.name,
+        "hidden_size": spec.hidden_size,
+        "vocab_size": spec.vocab_size,
+        "target_layer_ids": list(spec.target_layer_ids),
+        "mask_token_id": spec.mask_token_id,
+        "block_size": block.block_size,
+        "sample_from_anchor": block.sample_from_anchor,
+        "draft_vocab_size": drafter.draft_vocab_size,
+    }
+
+
+def require_same(drafter, found: Mapping[str, Any], what: str) -> None:
+    """Compare ``found``, the description in a checkpoint, with ``drafter``.
+
+    Raises:
+        ValueError: naming every entry that differs, what was expected and what was found.
+    """
+    if not found:
+        raise ValueError(
+            f"{what} does not say which target and block layout it was trained for; it is not one of DraftLab's"
+        )
+    expected = describe(drafter)
+    different = [
+        f"{key}: expected {expected[key]!r}, found {found.get(key)!r}"
+        for key in expected
+        if found.get(key) != expected[key]
+    ]
+    if different:
+        raise ValueError(
+            f"{what} was trained for something else ({'; '.join(different)}); use it with its own configuration"
+        )
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Load a checkpoint's contents on the CPU; tensors and plain types only.
+
+    Raises:
+        ValueError: no such file, cut short, or holding more than tensors and plain types.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"checkpoint {path}: no such file; expected a .ckpt file or a run folder with checkpoints/")
+    if not is_complete(path):
+        raise ValueError(
+            f"checkpoint {path} is cut short or damaged; use another one of its run (resume=true finds the newest whole one)"
+        )
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"checkpoint {path} holds more than tensors and plain types and is not loaded: {error}"
+        ) from error
+
+
+def is_complete(path: Path) -> bool:
+    """Whether the file is a whole archive: its directory stands at the very end, and every entry's checksum holds."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def newest_checkpoint(run: str | Path) -> Path:
+    """The newest whole checkpoint of run folder ``run`` (or ``run`` itself if it is a file); cut ones are named and passed over.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _first_whole(run, key=lambda path: path.stat().st_mtime_ns)
+
+
+def best_checkpoint(run: str | Path) -> Path:
+    """The checkpoint with the longest accepted length in validation, else the newest whole one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _first_whole(run, key=lambda path: (path.name.startswith("best"), path.stat().st_mtime_ns))
+
+
+def load_drafter(path: str | Path, drafter):
+    """Load the drafter's weights from checkpoint ``path`` into ``drafter`` and return it in evaluation mode.
+
+    Raises:
+        ValueError: a damaged file, or one of another target, layout, head or size.
+    """
+    checkpoint = read_checkpoint(path)
+    require_same(drafter, checkpoint.get("draftlab", {}), f"checkpoint {path}")
+    state = {k.removeprefix(PREFIX): v for k, v in checkpoint["state_dict"].items() if k.startswith(PREFIX)}
+    try:
+        drafter.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint {path} does not fit the drafter of this configuration: {error}") from error
+    return drafter.eval()
+
+
+def _first_whole(run: str | Path, key) -> Path:
+    run = Path(run)
+    if run.is_file():
+        return run
+    found = sorted((run / "checkpoints").glob("*.ckpt"), key=key, reverse=True)
+    for path in found:
+        if is_complete(path):
+            return path
+        print(f"checkpoint {path} is cut short or damaged; taking the one before it")
+    raise ValueError(
+        f"no whole checkpoint in {run / 'checkpoints'}; train first (python src/train.py), or name another run folder"
+    )

@@ -1,0 +1,60 @@
+"""Loggers that never ask: metrics.csv straight in the run folder, and W&B online when logged in, else offline.
+
+    logger=default      both            logger=csv      the file alone            WANDB_MODE=disabled, offline, online is honoured
+
+The module knows nothing of what is logged.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+from pathlib import Path
+
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+
+class MetricsFile(CSVLogger):
+    """Writes ``<folder>/metrics.csv`` and goes on in the file of the run that is resumed, which Lightning's own logger deletes.
+
+    Args:
+        folder: run folder. flush_every: rows kept in memory at most.
+    """
+
+    def __init__(self, folder: str, flush_every: int = 10) -> None:
+        super().__init__(folder, name="", version="", flush_logs_every_n_steps=flush_every)
+
+    @property
+    def experiment(self):
+        """Lightning's writer, with the earlier rows put back in place."""
+        path = Path(self.log_dir) / "metrics.csv"
+        kept = path.read_text(encoding="utf-8") if self._experiment is None and path.is_file() else ""
+        experiment = super().experiment
+        if kept.strip() and not path.is_file():
+            path.write_text(kept, encoding="utf-8")
+            experiment.metrics_keys = kept.splitlines()[0].split(",")
+        return experiment
+
+
+def wandb_logger(folder: str, project: str, name: str | None = None, host: str = "api.wandb.ai") -> WandbLogger:
+    """W&B logger, online if an API key is known for ``host``, else offline with one line on how to upload later.
+
+    It never prompts for a login; the key itself is neither read here nor logged.
+    """
+    mode = os.environ.get("WANDB_MODE") or ("online" if logged_in(host) else "offline")
+    if mode == "offline":
+        print(f"W&B: logging offline; to upload later: wandb login, then wandb sync {folder}/wandb/offline-run-*")
+    os.environ.setdefault("WANDB_SILENT", "true")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return WandbLogger(project=project, name=name, save_dir=folder, offline=mode == "offline", mode=mode)
+
+
+def logged_in(host: str) -> bool:
+    """Whether an API key for W&B at ``host`` is in the environment or in the user's netrc file."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    path = Path(os.environ.get("NETRC") or Path.home() / ("_netrc" if os.name == "nt" else ".netrc"))
+    try:
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -1,0 +1,106 @@
+"""The stages of a training run: data, draft vocabulary, target features, fit.
+
+    draw up  -> read conversations -> choose the draft vocabulary -> features (stored once, or online) -> fit
+
+Each stage prints what it decided. The module knows nothing of configuration or of evaluation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning as L
+import torch
+
+from draftlab.data.vocabulary import choose_draft_vocabulary
+from draftlab.target import load_target, load_tokenizer
+from draftlab.training.checkpoint import newest_checkpoint, read_checkpoint, require_same
+from draftlab.training.module import DrafterModule
+
+FIT_OUTPUTS = ("checkpoints/*.ckpt", "metrics.csv")
+
+
+def pick_device(accelerator: str) -> str:
+    """Device of the frozen target: where Lightning will train."""
+    if accelerator in ("cuda", "gpu"):
+        return "cuda"
+    return "cuda" if accelerator == "auto" and torch.cuda.is_available() else "cpu"
+
+
+def pick_precision(precision: str, device: str) -> str:
+    """``auto`` is bf16-mixed (float32 master weights) on CUDA and float32 on the CPU; anything else is Lightning's own word."""
+    if precision != "auto":
+        return precision
+    return "bf16-mixed" if device == "cuda" else "32-true"
+
+
+def find_resume(folder: Path, resume: bool | str) -> Path | None:
+    """Checkpoint to go on from, or None to start.
+
+    Args:
+        folder: run folder. resume: True goes on if there is a checkpoint; a path names one; False starts anew.
+
+    Raises:
+        ValueError: starting anew would overwrite the checkpoints of an earlier run, or the named file is missing.
+    """
+    if isinstance(resume, str):
+        return newest_checkpoint(resume)
+    if not list(folder.glob(FIT_OUTPUTS[0])):
+        return None
+    if resume:
+        return newest_checkpoint(folder)
+    raise ValueError(
+        f"{folder} already holds the checkpoints of a run; give resume=true to go on with it, run_name=… for another "
+        "folder, or remove it"
+    )
+
+
+def load_data(data, spec) -> None:
+    """Read and render the conversations, and say what was kept and skipped."""
+    data.load(spec, load_tokenizer(spec))
+
+
+def set_vocabulary(drafter, data) -> None:
+    """Choose the reduced draft vocabulary by coverage of the supervised training tokens; no-op for the whole vocabulary."""
+    if drafter.draft_ids is None:
+        return
+    chosen = choose_draft_vocabulary(data.token_counts(drafter.spec.vocab_size), drafter.draft_vocab_size)
+    drafter.set_draft_vocabulary(chosen.ids)
+    print(
+        f"draft vocabulary: {len(chosen.ids):,} of {drafter.spec.vocab_size:,} tokens cover {chosen.coverage:.2%} of the "
+        "supervised training tokens; the rest has draft probability 0"
+    )
+
+
+def prepare_target(drafter, data, device: str):
+    """Load the target, attach its ends, and in memory mode make the features that are not kept yet.
+
+    Returns:
+        The frozen target for online features; None where they are stored, so that its layers can be freed.
+    """
+    target = load_target(drafter.spec, device)
+    drafter.attach(target.ends)
+    data.compute_features(target, log_normalizer=drafter.draft_ids is not None)
+    return target if data.features == "online" else None
+
+
+def fit(trainer: L.Trainer, module: DrafterModule, data, checkpoint: Path | None) -> None:
+    """Train from ``checkpoint`` or from the start; Ctrl-C is passed on as such.
+
+    Raises:
+        ValueError: the checkpoint is damaged or of another target or layout.
+        KeyboardInterrupt: the user stopped; the last periodic checkpoint is whole.
+    """
+    if checkpoint is not None:
+        require_same(module.drafter, read_checkpoint(checkpoint).get("draftlab", {}), f"checkpoint {checkpoint}")
+        print(f"resuming from {checkpoint}")
+    try:
+        trainer.fit(
+            module, datamodule=data, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True
+        )
+    except SystemExit:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    if trainer.interrupted:
+        raise KeyboardInterrupt

@@ -1,0 +1,73 @@
+"""Train a drafter for a target; optionally evaluate it at once.
+
+    python src/train.py                                              the laptop recipe on the answers in data/demo
+    python src/train.py drafter=dspark head=markov target=qwen3_14b plan=true      what it would take, no weights needed
+    python src/train.py experiment=demo                              train, evaluate, report
+
+Compose, instantiate, run; the stages live in draftlab.training.run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+import lightning as L
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from draftlab.cli import entry
+from draftlab.training import DrafterModule
+from draftlab.training.build import build
+from draftlab.training.plan import make_plan, print_plan, workload
+from draftlab.training.run import (
+    find_resume,
+    fit,
+    load_data,
+    pick_device,
+    pick_precision,
+    prepare_target,
+    set_vocabulary,
+)
+
+
+@hydra.main(config_path="../conf", config_name="train", version_base="1.3")
+@entry
+def main(cfg: DictConfig) -> None:
+    """Compose, instantiate, run."""
+    parts = build(cfg, meta=cfg.plan)
+    optimizer = hydra.utils.instantiate(cfg.trainer.optimizer)
+    data = hydra.utils.instantiate(cfg.data)
+    device = pick_device(cfg.trainer.settings.accelerator)
+    if cfg.plan:
+        mixed = (
+            cfg.trainer.settings.precision != "32-true"
+        )  # a plan is for the machine that will train, not for this one
+        print_plan(
+            make_plan(parts, workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)), cfg.plan_gpu_gb
+        )
+        return
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    checkpoint = find_resume(folder, cfg.resume)
+    L.seed_everything(cfg.seed, verbose=False)
+    load_data(data, parts.spec)
+    set_vocabulary(parts.drafter, data)
+    target = prepare_target(parts.drafter, data, device)
+    module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
+    trainer = hydra.utils.instantiate(
+        cfg.trainer.settings,
+        precision=pick_precision(cfg.trainer.settings.precision, device),
+        callbacks=list(hydra.utils.instantiate(cfg.callbacks).values()),
+        logger=list(hydra.utils.instantiate(cfg.logger).values()),
+        default_root_dir=str(folder),
+    )
+    fit(trainer, module, data, checkpoint)
+    print(f"checkpoints: {folder / 'checkpoints'}")
+    if cfg.evaluate_after:
+        from evaluate import evaluate_run
+
+        evaluate_run(folder, cfg.evaluation)
+
+
+if __name__ == "__main__":
+    main()
