@@ -1,0 +1,1 @@
+"""Prompts, chat rendering, answers, target features and the Lightning datamodule."""

@@ -1,0 +1,236 @@
+"""DraftDataModule: answers on disk -> batches of types.Batch, with stored target features (memory) or without (online).
+
+    data = DraftDataModule("project:data/demo", max_length=512, batch_size=4, val_samples=36)
+    data.load(spec, tokenizer)                                # reads, renders, splits; prints what was skipped and why
+    data.compute_features(target, log_normalizer=True)        # features=memory: once, then from disk
+    trainer.fit(module, data)
+
+Validation samples are chosen by a seeded hash of what was asked, so that no prompt is on both sides. Training order,
+resuming and stored features are the matter of loaders.py and features.py. The module knows nothing of drafters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from draftlab.data.chat import Chat
+from draftlab.data.features import DTYPES, FeatureSettings, FeatureStore, collate, compute_features, features_identity
+from draftlab.data.files import digest, resolve_path
+from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader
+from draftlab.data.prompts import Prompt
+from draftlab.data.responses import read_manifest
+from draftlab.data.samples import Sample, SampleCounts, read_samples
+from draftlab.data.vocabulary import token_counts
+from draftlab.types import Batch
+
+FEATURES = ("online", "memory")
+
+
+class DraftDataModule(L.LightningDataModule):
+    """Training and validation batches of one set of answers.
+
+    Args:
+        path: folder written by ``prepare.py``, or a JSONL file; ``project:…`` lies in the project's folder.
+        prompts: gives the prompts whose answers belong into ``path``; used by ``prepare.py`` only.
+        features: ``memory`` (computed once, kept on disk, mapped) or ``online`` (the target runs inside training).
+        max_length: tokens after which a conversation is cut.
+        batch_size: sequences a rank and step.
+        val_samples: held-out samples.
+        seed: of the split and of the training order.
+        num_workers: loader processes.
+        feature_dtype: of stored features; batches come in float32.
+        cache_dir: folder of stored features; null for one in the cache that is chosen by their identity.
+        expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        prompts: Callable[[], list[Prompt]] | None = None,
+        features: str = "memory",
+        max_length: int = 512,
+        batch_size: int = 4,
+        val_samples: int = 32,
+        seed: int = 0,
+        num_workers: int = 0,
+        feature_dtype: str = "bfloat16",
+        cache_dir: str | None = None,
+        expected: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        if features not in FEATURES:
+            raise ValueError(f"data.features must be one of {', '.join(FEATURES)}, got {features!r}")
+        if feature_dtype not in DTYPES:
+            raise ValueError(f"data.feature_dtype must be one of {', '.join(DTYPES)}, got {feature_dtype!r}")
+        for name, value, least in (
+            ("max_length", max_length, 2),
+            ("batch_size", batch_size, 1),
+            ("val_samples", val_samples, 0),
+            ("num_workers", num_workers, 0),
+        ):
+            if value < least:
+                raise ValueError(f"data.{name} must be at least {least}, got {value}")
+        self.path, self.prompts, self.features = path, prompts, features
+        self.max_length, self.batch_size, self.val_samples, self.seed = max_length, batch_size, val_samples, seed
+        self.num_workers, self.feature_dtype, self.cache_dir = num_workers, feature_dtype, cache_dir
+        self.expected = dict(expected or {})
+        self.samples: list[Sample] = []
+        self.counts = SampleCounts()
+        self.train_indices: list[int] = []
+        self.val_indices: list[int] = []
+        self._vocab_size = 0
+        self._text_identity: dict[str, Any] = {}
+        self._store: FeatureStore | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the answers are, or belong.
+
+        Raises:
+            ValueError: no path was given.
+        """
+        if self.path is None:
+            raise ValueError("data.path is not set: expected a folder written by src/prepare.py or a JSONL file")
+        if self.path.endswith("-None"):
+            raise ValueError(
+                "data.path ends with the target's name, which is not set: give target.name=… or data.path=…"
+            )
+        return resolve_path(self.path)
+
+    def read_prompts(self) -> list[Prompt]:
+        """The prompts whose answers belong into ``path``."""
+        if self.prompts is None:
+            raise ValueError(
+                "data.prompts is not set, so there is nothing to answer; choose a data config that names prompts"
+            )
+        return self.prompts()
+
+    def load(self, spec: Any, tokenizer: Any) -> DraftDataModule:
+        """Read, render and split the answers, and print what was kept and skipped.
+
+        Raises:
+            ValueError: no answers, a malformed line, no usable sample, or too few of them for ``val_samples``.
+        """
+        chat = Chat(tokenizer, spec.thinking, spec.eos_token_ids)
+        self.samples, self.counts = read_samples(self.folder, chat, self.max_length)
+        self.train_indices, self.val_indices = split(self.samples, self.val_samples, self.seed)
+        if not self.train_indices:
+            raise ValueError(
+                f"data.val_samples is {self.val_samples}, which leaves nothing to train on of {len(self.samples)} "
+                "samples; make it smaller"
+            )
+        self._vocab_size = spec.vocab_size
+        self._text_identity = {
+            "tokenizer": chat.tokenizer_hash,
+            "template": chat.template_hash,
+            "max_length": self.max_length,
+        }
+        print(
+            f"data {self.folder}: {self.counts}; {len(self.train_indices)} to train, {len(self.val_indices)} held out",
+            flush=True,
+        )
+        self._warn_of_other_target(spec)
+        return self
+
+    def token_counts(self) -> Tensor:
+        """Supervised tokens of the training samples by id, int64 [V]."""
+        samples = (self.samples[index] for index in self.train_indices)
+        return token_counts((sample.input_ids[sample.loss_mask] for sample in samples), self._vocab_size)
+
+    def compute_features(self, target: Any, log_normalizer: bool = True) -> None:
+        """Compute the features of all samples, or open those of an earlier run; does nothing in online mode."""
+        if self.features == "online":
+            return
+        settings = FeatureSettings(self.feature_dtype, log_normalizer)
+        identity = features_identity(target, self.samples, settings, self._text_identity)
+        folder = None if self.cache_dir is None else resolve_path(self.cache_dir)
+        self._store = compute_features(target, self.samples, folder, identity, settings)
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Training batches, shuffled by (seed, epoch), from where the trainer stands."""
+        return self._loader(self.train_indices, self.seed, lambda: finished_batches(self.trainer))
+
+    def val_dataloader(self) -> ResumableLoader | list:
+        """Held-out batches, always the same in the same order."""
+        return self._loader(self.val_indices, None, lambda: 0) if self.val_indices else []
+
+    def _loader(self, indices: list[int], seed: int | None, finished: Callable[[], int | None]) -> ResumableLoader:
+        if not self.samples:
+            raise ValueError("the data was not loaded; call load(spec, tokenizer) before training")
+        if self.features == "memory" and self._store is None:
+            raise ValueError("data.features=memory needs compute_features(target) before training")
+        trainer = self.trainer
+        world_size, rank = (trainer.world_size, trainer.global_rank) if trainer else (1, 0)
+        lengths = [len(self.samples[index]) for index in indices]
+        plan = BatchPlan(lengths, self.batch_size, seed, world_size, rank)
+        batches = Batches(plan, BatchMaker(self.samples, indices, self._store))
+        return ResumableLoader(batches, finished, self.num_workers)
+
+    def _warn_of_other_target(self, spec: Any) -> None:
+        manifest = read_manifest(self.folder) if self.folder.is_dir() else None
+        writer = ((manifest or {}).get("identity", {}).get("target") or {}).get("name")
+        if writer is not None and writer != spec.name:
+            print(
+                f"warning: these answers were written by {writer}; a drafter for {spec.name} learns more from those of "
+                f"{spec.name} itself"
+            )
+
+
+def finished_batches(trainer: L.Trainer | None) -> int | None:
+    """Training batches whose optimisation has ended, over all epochs; what was fetched ahead does not count."""
+    return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress.total.processed
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """Makes batches of ``samples[indices[row]]``; sent to loader processes, so it holds no trainer."""
+
+    samples: list[Sample]
+    indices: list[int]
+    store: FeatureStore | None
+
+    def __call__(self, rows: Sequence[int]) -> Batch:
+        """Rows as a batch, with features where they are stored; no row at all gives one without supervision."""
+        if not rows:
+            batch = self([0])
+            return dataclasses.replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
+        indices = [self.indices[row] for row in rows]
+        batch = collate([self.samples[index] for index in indices])
+        if self.store is None:
+            return batch
+        features, last_hidden, normalizer = zip(*(self.store[index] for index in indices), strict=True)
+        return dataclasses.replace(
+            batch,
+            features=_pad(features),
+            last_hidden=_pad(last_hidden),
+            log_normalizer=None if normalizer[0] is None else _pad(normalizer),
+        )
+
+
+def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices to train on and at least ``val_samples`` held-out ones (none for 0), disjoint by prompt, in file order.
+
+    Prompts are ranked by a seeded hash and held out from the front, so a sample added later moves no other one.
+    """
+    ranked = sorted(range(len(samples)), key=lambda index: (digest([seed, samples[index].prompt]), index))
+    held_out = val_samples
+    while 0 < held_out < len(ranked) and samples[ranked[held_out]].prompt == samples[ranked[held_out - 1]].prompt:
+        held_out += 1
+    return sorted(ranked[held_out:]), sorted(ranked[:held_out])
+
+
+def _pad(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of unequal length, right-padded with 0, in float32."""
+    return pad_sequence([part.float() for part in parts], batch_first=True)

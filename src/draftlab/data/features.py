@@ -1,0 +1,210 @@
+"""Target features of small sets: computed once, kept on disk, mapped into memory, used again by every later run.
+
+For every token of every sample: ``features`` [M*D] (raw layer outputs), ``last_hidden`` [D] (after the final norm) and,
+if asked, ``log_normalizer`` = log Σ_v exp(logit_v), taken from the *stored* last hidden state so that both describe one
+law. Shards are safetensors files written atomically; ``manifest.json`` comes last. The folder carries an *identity*
+(target, layers, tokenizer, template, length, dtype, samples): another identity is refused, naming the key; the same one
+resumes at the first missing shard (cases 12 and 13). When a finished folder is opened, the target's own logits are
+compared with the stored states (case 1).
+
+    store = compute_features(target, samples, folder, identity, FeatureSettings())
+    features, last_hidden, log_normalizer = store[index]
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from draftlab.data.files import claim, digest, reopen, seal
+from draftlab.data.progress import Progress
+from draftlab.data.samples import Sample
+from draftlab.types import Batch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How features are computed and stored; ``batch_tokens`` and ``shard_tokens`` bound what is held at a time."""
+
+    dtype: str = "bfloat16"
+    log_normalizer: bool = True
+    batch_tokens: int = 4096
+    shard_tokens: int = 16384
+
+
+def cache_root() -> Path:
+    """Where things that can be computed again are kept: ``$DRAFTLAB_CACHE``, or ``~/.cache/draftlab``."""
+    return Path(os.environ.get("DRAFTLAB_CACHE") or Path.home() / ".cache" / "draftlab")
+
+
+def features_identity(target: Any, samples: Sequence[Sample], settings: FeatureSettings, text: dict) -> dict[str, Any]:
+    """What must agree for stored features to be this run's; ``text`` names tokenizer, template and max_length."""
+    spec = target.spec
+    return {
+        "format": 1,
+        "target": {
+            "name": spec.name,
+            "revision": spec.revision,
+            "dtype": str(target.dtype),
+            "weights": _fingerprint(target),
+        },
+        "target_layer_ids": list(spec.target_layer_ids),
+        **text,
+        "feature_dtype": settings.dtype,
+        "log_normalizer": settings.log_normalizer,
+        "shard_tokens": settings.shard_tokens,
+        "samples": digest([[sample.id, digest(sample.input_ids.tolist())] for sample in samples]),
+    }
+
+
+def compute_features(
+    target: Any, samples: Sequence[Sample], folder: Path | None, identity: dict, settings: FeatureSettings
+) -> FeatureStore:
+    """Features of all ``samples``, read from ``folder`` or computed into it; None: in the cache, named by the identity.
+
+    Raises:
+        ValueError: the folder holds features of another identity, or stored states that are not this target's.
+    """
+    folder = folder or cache_root() / "features" / digest(identity)
+    claim(folder, identity, "features", "data.cache_dir")
+    shards = plan_shards(samples, settings.shard_tokens)
+    missing = [index for index in range(len(shards)) if not _is_whole(_shard_path(folder, index))]
+    if missing:
+        reopen(folder, identity)
+        size = sum(map(len, samples)) * _bytes_per_token(target.spec, settings)
+        print(f"features of {len(samples)} samples, {size / 1e9:.2f} GB: {folder}", flush=True)
+        done = sum(len(shard) for index, shard in enumerate(shards) if index not in set(missing))
+        with Progress("features", total=len(samples), done=done, unit="tokens") as progress:
+            for index in missing:
+                part = [samples[i] for i in shards[index]]
+                _write_shard(_shard_path(folder, index), _read_features(target, part, settings))
+                progress.advance(len(part), sum(map(len, part)))
+    seal(folder, {"identity": identity, "shards": len(shards), "samples": len(samples)})
+    store = FeatureStore(folder, samples, shards)
+    store.check(target, samples)
+    return store
+
+
+def plan_shards(samples: Sequence[Sample], shard_tokens: int) -> list[list[int]]:
+    """Sample indices of every shard, up to ``shard_tokens`` each; sorted by length, which saves padding."""
+    shards: list[list[int]] = []
+    filled = 0
+    for index in sorted(range(len(samples)), key=lambda i: (len(samples[i]), i)):
+        if not shards or filled + len(samples[index]) > shard_tokens:
+            shards.append([])
+            filled = 0
+        shards[-1].append(index)
+        filled += len(samples[index])
+    return shards
+
+
+class FeatureStore:
+    """Features by sample index, mapped from the shards of a finished folder."""
+
+    def __init__(self, folder: Path, samples: Sequence[Sample], shards: list[list[int]]) -> None:
+        self.folder = folder
+        self._tensors = [_open_shard(_shard_path(folder, index)) for index in range(len(shards))]
+        self._place: dict[int, tuple[int, int, int]] = {}
+        for shard, members in enumerate(shards):
+            start = 0
+            for index in members:
+                self._place[index] = (shard, start, start + len(samples[index]))
+                start += len(samples[index])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``features`` [T, M*D], ``last_hidden`` [T, D] and ``log_normalizer`` [T] or None of sample ``index``."""
+        shard, start, stop = self._place[index]
+        tensors = self._tensors[shard]
+        normalizer = tensors.get("log_normalizer")
+        parts = tensors["features"][start:stop], tensors["last_hidden"][start:stop]
+        return *parts, None if normalizer is None else normalizer[start:stop]
+
+    def check(self, target: Any, samples: Sequence[Sample]) -> None:
+        """Refuse stored states whose logits are not the target's own (case 1)."""
+        shortest = min(self._place, key=lambda index: len(samples[index]))
+        target.self_check(samples[shortest].input_ids.long()[None], self[shortest][1][None])
+
+
+def _read_features(target: Any, samples: Sequence[Sample], settings: FeatureSettings) -> dict[str, Tensor]:
+    """Features of a shard's samples, concatenated over their tokens."""
+    dtype = DTYPES[settings.dtype]
+    parts: dict[str, list[Tensor]] = {"features": [], "last_hidden": []}
+    per_batch = max(1, settings.batch_tokens // max(map(len, samples)))
+    for first in range(0, len(samples), per_batch):
+        group = samples[first : first + per_batch]
+        batch = target.read(collate(group).to(target.device), log_normalizer=False)
+        real = batch.attention_mask
+        parts["features"].append(batch.features[real].to("cpu", dtype))
+        parts["last_hidden"].append(batch.last_hidden[real].to("cpu", dtype))
+    tensors = {name: torch.cat(values) for name, values in parts.items()}
+    if settings.log_normalizer:
+        stored = tensors["last_hidden"].to(target.device, target.dtype)
+        tensors["log_normalizer"] = target.log_normalizer(stored).float().cpu()
+    return tensors
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """A right-padded batch [B, T] without features."""
+    lengths = torch.tensor([len(sample) for sample in samples])
+    ids = pad_sequence([sample.input_ids.long() for sample in samples], batch_first=True)
+    return Batch(
+        input_ids=ids,
+        attention_mask=torch.arange(ids.shape[1]) < lengths[:, None],
+        loss_mask=pad_sequence([sample.loss_mask for sample in samples], batch_first=True),
+        sample_ids=tuple(sample.id for sample in samples),
+        domains=tuple(sample.domain for sample in samples),
+    )
+
+
+def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, name)
+        with open(name, "rb") as file:  # noqa: PTH123
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _shard_path(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:06d}.safetensors"
+
+
+def _is_whole(path: Path) -> bool:
+    """True if a shard exists and is as long as its header says; a cut one is computed again."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
+def _open_shard(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _bytes_per_token(spec: Any, settings: FeatureSettings) -> int:
+    size = (spec.feature_size + spec.hidden_size) * DTYPES[settings.dtype].itemsize
+    return size + (4 if settings.log_normalizer else 0)
+
+
+def _fingerprint(target: Any) -> str:
+    """Digest of a few values of every weight, to tell apart models of one name."""
+    values = [parameter.detach().flatten()[:4].float().tolist() for parameter in target.model.parameters()]
+    return digest(values)

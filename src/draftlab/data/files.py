@@ -1,0 +1,184 @@
+"""Small file helpers of the data stages: whole-file atomic writes, durable appends, JSONL with line numbers, digests.
+
+A file is written under a temporary name, flushed to disk and renamed, so that a reader sees the old file or the new one
+and never half of one (case 13). Appends write whole lines; a torn last line, left by a killed writer, is cut off on
+resume. The module knows nothing of conversations or models.
+
+    >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1})
+    True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+PROJECT_PREFIX = "project:"
+MANIFEST, IDENTITY = "manifest.json", "identity.json"
+
+
+def resolve_path(path: str | Path) -> Path:
+    """Absolute path of ``path``; ``project:data/demo`` lies in the project's own folder, from any working directory.
+
+    Raises:
+        ValueError: a ``project:`` path of an installation that has no project folder (no source checkout).
+    """
+    text = str(path)
+    if not text.startswith(PROJECT_PREFIX):
+        return Path(text).expanduser().absolute()
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "conf").is_dir():
+        raise ValueError(f"{text} needs a source checkout of DraftLab (no conf/ folder in {root}); give a path instead")
+    return root / text.removeprefix(PROJECT_PREFIX)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` so that a kill at any moment leaves the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value of a file.
+
+    Raises:
+        ValueError: it is missing or not valid JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def append_lines(path: Path, records: Iterable[dict]) -> None:
+    """Append one JSON line a record in a single write and wait until it is on the disk."""
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    with path.open("ab") as file:
+        file.write(text.encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def drop_torn_line(path: Path) -> bool:
+    """Cut a last line without its newline off ``path``; True if there was one. A missing file is fine."""
+    if not path.exists():
+        return False
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole == len(content):
+        return False
+    os.truncate(path, whole)
+    return True
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
+    """Yield (line number from 1, object) of a JSONL file; blank lines are passed over.
+
+    Raises:
+        ValueError: no such file, a line that is not a JSON object (with its number), or no object at all.
+    """
+    if not path.is_file():
+        raise ValueError(f"no such JSONL file: {path}")
+    found = False
+    with path.open(encoding="utf-8", errors="strict") as file:
+        for number, line in enumerate(_decoded(file, path), start=1):
+            if not line.strip():
+                continue
+            found = True
+            yield number, _parse(line, path, number)
+    if not found:
+        raise ValueError(f"{path} is empty: expected one JSON object a line")
+
+
+def digest(value: Any) -> str:
+    """Hexadecimal SHA-256 (first 16 characters) of a JSON-serialisable value, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8")).hexdigest()[:16]
+
+
+def first_difference(expected: dict, found: dict, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """Dotted name of the first key at which two nested dictionaries differ, with both values; None if they agree."""
+    for key in sorted(expected.keys() | found.keys()):
+        ours, theirs = expected.get(key), found.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            if inner := first_difference(ours, theirs, f"{prefix}{key}."):
+                return inner
+        elif ours != theirs:
+            return f"{prefix}{key}", ours, theirs
+    return None
+
+
+def claim(folder: Path, identity: dict, what: str, field: str) -> None:
+    """Make ``folder`` hold ``what`` of this identity: note it in ``identity.json`` until a manifest takes its place.
+
+    Raises:
+        ValueError: the folder was begun with another identity; the message names the differing key and ``field``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / MANIFEST, folder / IDENTITY):
+        if not path.exists():
+            continue
+        found = read_json(path)
+        found = found.get("identity", {}) if path.name == MANIFEST else found
+        if difference := first_difference(identity, found):
+            key, ours, theirs = difference
+            raise ValueError(
+                f"{folder} holds {what} made with another {key}: there it is {theirs!r}, now it is {ours!r}. "
+                f"Give another folder ({field}=…) or the same settings"
+            )
+    if not (folder / MANIFEST).exists():
+        write_json(folder / IDENTITY, identity)
+
+
+def seal(folder: Path, manifest: dict) -> None:
+    """Write the manifest, the sign that the folder is complete; it holds the identity from now on."""
+    write_json(folder / MANIFEST, manifest)
+    (folder / IDENTITY).unlink(missing_ok=True)
+
+
+def reopen(folder: Path, identity: dict) -> None:
+    """Take the manifest away before a complete folder grows; the identity stays on the disk at every moment."""
+    write_json(folder / IDENTITY, identity)
+    (folder / MANIFEST).unlink(missing_ok=True)
+
+
+def _decoded(file, path: Path) -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = file.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number} or a little after it: not UTF-8 text ({error.reason})") from None
+        if not line:
+            return
+        yield line
+
+
+def _parse(line: str, path: Path, number: int) -> dict:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}, line {number}: expected a JSON object, got {type(value).__name__}")
+    return value

@@ -1,0 +1,76 @@
+"""Prepare data: ``stage=responses`` lets the target write the answers that a drafter is trained on.
+
+    python src/prepare.py stage=responses data=laptop
+    python src/prepare.py stage=responses target=custom target.path=/path/to/model data=laptop count=500
+
+The prompts and the folder are those of the ``data`` choice, so ``python src/train.py data=laptop`` then finds the
+answers. Stop it at any moment; the same command goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from draftlab.cli import entry
+from draftlab.data.chat import Chat
+from draftlab.data.responses import ResponseSettings, claim_responses, responses_identity, write_responses
+from draftlab.target import TargetSpec, load_target, load_tokenizer
+from draftlab.target.weights import torch_dtype
+
+STAGES = ("responses",)
+
+
+@hydra.main(config_path="../conf", config_name="prepare", version_base="1.3")
+@entry
+def main(cfg: DictConfig) -> None:
+    """Compose, instantiate, run."""
+    if cfg.stage not in STAGES:
+        raise ValueError(f"stage must be one of {', '.join(STAGES)}, got {cfg.stage!r}")
+    if cfg.count is not None and cfg.count < 1:
+        raise ValueError(f"count must be null or at least 1, got {cfg.count}")
+    data = hydra.utils.instantiate(cfg.data)
+    prompts = data.read_prompts()
+    spec = hydra.utils.instantiate(cfg.target)
+    settings = response_settings(cfg, spec, data.max_length)
+    device = pick_device(cfg.device)
+    chat = Chat(load_tokenizer(spec), spec.thinking, spec.eos_token_ids)
+    identity = responses_identity(chat, prompts, settings, target_identity(spec, device))
+    claim_responses(data.folder, identity)  # refusals come before any weights load
+    target = load_target(spec, device)
+    chat = Chat(chat.tokenizer, spec.thinking, target.eos_token_ids)
+    prompts = prompts[: cfg.count]
+    print(f"{len(prompts)} prompts -> {data.folder}, {settings.sampling}", flush=True)
+    counts = write_responses(target.generate, chat, prompts, data.folder, settings, identity)
+    print(
+        f"{counts['answers']} answers: {counts['stopped']} stopped, {counts['truncated']} cut at "
+        f"{settings.max_new_tokens} tokens; skipped {counts['skipped'] or 0}, not reached {counts['not_reached']}; "
+        f"{counts['completion_tokens']} tokens in {data.folder}"
+    )
+
+
+def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> ResponseSettings:
+    """Settings of the run; what the config leaves open is the target's recommended sampling and half of ``max_length``."""
+    given = {name: value for name, value in cfg.sampling.items() if value is not None}
+    options = {name: value for name, value in cfg.responses.items() if value is not None}
+    return ResponseSettings(**({"max_new_tokens": max_length // 2} | options), sampling=replace(spec.sampling, **given))
+
+
+def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:
+    """Who writes the answers; of a local folder only the name, since a manifest travels and a path does not."""
+    source = Path(spec.path).name if Path(spec.path).is_dir() else spec.path
+    dtype = str(torch_dtype(spec, device)).removeprefix("torch.")
+    return {"name": spec.name, "source": source, "revision": spec.revision, "dtype": dtype}
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is CUDA where there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""src/prepare.py: answers on disk from one command, with every refusal in one message."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+import tiny
+from draftlab.data.responses import read_manifest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "src" / "prepare.py"
+
+
+@pytest.fixture(scope="module")
+def prepare():
+    spec = importlib.util.spec_from_file_location("prepare", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def overrides(target_folder, folder, *more: str) -> list[str]:
+    return [
+        "target=custom",
+        f"target.path={target_folder}",
+        "target.name=tiny",
+        "data=laptop",
+        f"data.path={folder}",
+        "count=12",
+        "responses.max_new_tokens=6",
+        "responses.batch_size=4",
+        "sampling.temperature=1.0",
+        *more,
+    ]
+
+
+def run(prepare, *given: str) -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        prepare.main.__wrapped__(compose("prepare", overrides=list(given)))
+
+
+def test_one_command_writes_answers_and_their_manifest(prepare, target_folder, tmp_path, capsys):
+    run(prepare, *overrides(target_folder, tmp_path))
+    manifest = read_manifest(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "responses.jsonl").read_text().splitlines()]
+    assert len(lines) == manifest["counts"]["answers"] == 12
+    assert manifest["identity"]["target"] == {
+        "name": "tiny", "source": Path(target_folder).name, "revision": None, "dtype": "float32",
+    }  # fmt: skip
+    assert manifest["identity"]["sampling"]["temperature"] == 1.0
+    said = capsys.readouterr().out
+    assert f"{manifest['counts']['truncated']} cut at 6 tokens" in said and "tokens/s" in said
+
+
+def test_another_run_in_the_same_folder_is_refused_before_weights_load(
+    prepare, target_folder, tmp_path, capsys, monkeypatch
+):
+    run(prepare, *overrides(target_folder, tmp_path))
+    monkeypatch.setattr(prepare, "load_target", lambda *_: pytest.fail("weights were loaded"))
+    with pytest.raises(SystemExit) as exit_code:
+        run(prepare, *overrides(target_folder, tmp_path, "seed=1"))
+    assert exit_code.value.code == 1
+    assert "answers made with another seed: there it is 0, now it is 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["stage=features"], "stage must be one of responses, got 'features'"),
+        (["count=0"], "count must be null or at least 1"),
+        (["sampling.temperature=-1"], "sampling.temperature must be a finite number >= 0"),
+        (["responses.batch_size=0"], "responses.batch_size must be at least 1"),
+        (["data=jsonl", "data.path=x"], "prompts.path is not set"),
+        (["data.prompts.split=dev"], "prompts.split must be one of train, heldout, got 'dev'"),
+    ],
+)
+def test_mistakes_end_in_one_message(prepare, target_folder, tmp_path, capsys, given, message):
+    with pytest.raises(SystemExit) as exit_code:
+        run(prepare, *overrides(target_folder, tmp_path / "new"), *given)
+    assert exit_code.value.code == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_half_of_max_length_is_for_the_answer_unless_said(prepare):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("prepare", overrides=["target=custom", "data=laptop"])
+    spec = tiny.tiny_spec(tiny.tiny_model())
+    settings = prepare.response_settings(cfg, spec, 512)
+    assert settings.max_new_tokens == 256 and settings.sampling == spec.sampling
