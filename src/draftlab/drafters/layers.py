@@ -1,0 +1,144 @@
+"""The draft layer: a Qwen3-style decoder layer whose queries come from the block only (method 2.1).
+
+    K = [W_K H_ctx ; W_K N(x)],  V = [W_V H_ctx ; W_V N(x)]            the same W_K, W_V for context and block
+    x <- x + W_O attention(W_Q N(x), K, V),   x <- x + MLP(N'(x))      per-head norm and RoPE on q and k
+
+Who attends whom is not decided here: a layer hands its block queries, keys and values to an ``attend`` function,
+which adds context, mask or cache. So training and decoding run this same code. The module knows nothing of blocks,
+anchors or caches.
+
+    keys, values = layer.self_attn.keys_values(context, context_rotation)   # once per layer, for all T context tokens
+    x = layer(x, rotation, attend)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Rotation = tuple[Tensor, Tensor]  # cos and sin, each [B, 1, L, head_dim]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [B, H, Q, hd], k, v [B, Hkv, Q, hd] -> [B, H, Q, hd]
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes of a draft layer.
+
+    Raises:
+        ValueError: sizes that attention cannot be built with.
+    """
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"drafter.{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"drafter.num_heads ({self.num_heads}) must be a multiple of drafter.num_kv_heads ({self.num_kv_heads})"
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"drafter.head_dim must be even, since RoPE turns pairs of components, got {self.head_dim}"
+            )
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) · weight over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x [..., size]."""
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+def rotation(positions: Tensor, head_dim: int, theta: float) -> Rotation:
+    """cos and sin [B, 1, L, head_dim] of the RoPE angles at ``positions`` [B, L], float32."""
+    steps = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
+    angles = positions.unsqueeze(-1).float() * theta ** (-steps / head_dim)  # [B, L, head_dim/2]
+    angles = torch.cat([angles, angles], dim=-1).unsqueeze(1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn each pair (i, i + head_dim/2) of x [B, H, L, head_dim] by its angle."""
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Projections of grouped-query attention with per-head norms; no biases."""
+
+    def __init__(self, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.head_dim = sizes.head_dim
+        width, kv_width = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
+        self.q_proj = nn.Linear(sizes.hidden_size, width, bias=False)
+        self.k_proj = nn.Linear(sizes.hidden_size, kv_width, bias=False)
+        self.v_proj = nn.Linear(sizes.hidden_size, kv_width, bias=False)
+        self.o_proj = nn.Linear(width, sizes.hidden_size, bias=False)
+        self.q_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps)
+        self.k_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps)
+
+    def queries(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """[B, H, L, head_dim] of x [B, L, D]."""
+        return rotate(self.q_norm(self._split(self.q_proj(x))), rotation)
+
+    def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, Hkv, L, head_dim] of x [B, L, D], of context and of block inputs alike."""
+        return rotate(self.k_norm(self._split(self.k_proj(x))), rotation), self._split(self.v_proj(x))
+
+    def output(self, attended: Tensor) -> Tensor:
+        """[B, L, D] of attended values [B, H, L, head_dim]."""
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, L, H*head_dim] -> [B, H, L, head_dim]."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """W_down (silu(W_gate x) ⊙ W_up x)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, L, D] -> [B, L, D]."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DraftLayer(nn.Module):
+    """Attention and MLP, each behind a norm and added to the residual stream."""
+
+    def __init__(self, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
+        self.self_attn = Attention(sizes)
+        self.post_attention_layernorm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
+        self.mlp = MLP(sizes.hidden_size, sizes.intermediate_size)
+
+    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Block states [B, L, D] after this layer; ``attend`` joins them with their context."""
+        normed = self.input_layernorm(x)
+        queries = self.self_attn.queries(normed, rotation)
+        x = x + self.self_attn.output(attend(queries, *self.self_attn.keys_values(normed, rotation)))
+        return x + self.mlp(self.post_attention_layernorm(x))
