@@ -40,19 +40,17 @@ def main(cfg: DictConfig) -> None:
     data = hydra.utils.instantiate(cfg.data)
     device = pick_device(cfg.trainer.settings.accelerator)
     if cfg.plan:
-        mixed = (
-            cfg.trainer.settings.precision != "32-true"
-        )  # a plan is for the machine that will train, not for this one
-        print_plan(
-            make_plan(parts, workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)), cfg.plan_gpu_gb
-        )
+        mixed = cfg.trainer.settings.precision != "32-true"  # of the machine that will train, not of this one
+        work = workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)
+        print_plan(make_plan(parts, work), cfg.plan_gpu_gb)
         return
     folder = Path(HydraConfig.get().runtime.output_dir)
     checkpoint = find_resume(folder, cfg.resume)
     L.seed_everything(cfg.seed, verbose=False)
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
-    target = prepare_target(parts.drafter, data, device)
+    start = hydra.utils.instantiate(cfg.trainer.warm_start) if checkpoint is None else None
+    target = prepare_target(parts.drafter, data, device, start)
     module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
     trainer = hydra.utils.instantiate(
         cfg.trainer.settings,

@@ -90,3 +90,17 @@ def test_equal_laws_leave_the_target_law_as_residual():
 def test_values_outside_their_range_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=field):
         Sampling(**{field: value})
+
+
+def test_samples_follow_the_law_and_never_take_an_impossible_token():
+    law = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 7.0]])
+    drawn = sample(law.unsqueeze(1).expand(-1, 20_000, -1), torch.Generator().manual_seed(0))
+    counts = torch.nn.functional.one_hot(drawn, 6).double().mean(1)
+    torch.testing.assert_close(counts, law.double() / law.double().sum(-1, keepdim=True), rtol=0, atol=0.01)
+    assert (counts[law == 0] == 0).all()
+
+
+def test_a_law_without_mass_or_with_nan_is_refused():
+    for broken in (torch.zeros(2, 3), torch.tensor([[0.5, float("nan")]])):
+        with pytest.raises(ValueError, match="no mass or is NaN"):
+            sample(broken)

@@ -4,8 +4,9 @@
     @entry
     def main(cfg): ...
 
-A ``ValueError`` or a Hydra/OmegaConf configuration error is a user's mistake: its message is printed alone and the exit code is 1. Anything else is
-our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1`` shows the traceback of user mistakes too.
+A ``ValueError`` or a Hydra/OmegaConf configuration error is a user's mistake: its message is printed alone and the exit
+code is 1. Anything else is our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1`` shows the traceback of user
+mistakes too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
 
 
 def entry(main: Callable) -> Callable:
-    """Wrap a script's main function: print user mistakes without traceback (exit 1), and how to resume after Ctrl-C (exit 130)."""
+    """Wrap a script's main function: user mistakes without traceback (exit 1), how to resume after Ctrl-C (exit 130)."""
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs):
@@ -51,12 +52,13 @@ def entry(main: Callable) -> Callable:
 def user_mistake(error: BaseException) -> str | None:
     """The readable message of a user's mistake, or None if ``error`` is not one.
 
-    Hydra wraps what a constructor raises in an ``InstantiationException``; the constructor's own words are what helps.
+    Hydra wraps what a constructor raises in an ``InstantiationException``; the constructor's own words are what helps. Only
+    causes count: a fault of ours that happens while a ValueError is being handled keeps its traceback.
     """
     causes = []
     while error is not None and error not in causes:
         causes.append(error)
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     for cause in reversed(causes):
         if isinstance(cause, ValueError):
             return str(cause)

@@ -61,9 +61,12 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def sample(law: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw one token id [...] from each law [..., V] (rows need not be normalised)."""
-    flat = law.reshape(-1, law.shape[-1])
-    return torch.multinomial(flat, 1, generator=generator).reshape(law.shape[:-1])
+    """Draw one token id [...] from each law [..., V] (rows need not be normalised).
+
+    Raises:
+        ValueError: a row without mass or with NaN, as broken logits make it.
+    """
+    return _draw(law.reshape(-1, law.shape[-1]), generator).reshape(law.shape[:-1])
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
@@ -74,6 +77,19 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     excess = (target_probs - draft_probs).clamp_min(0.0)
     total = excess.sum(-1, keepdim=True)
     return torch.where(total > 0, excess / total.clamp_min(torch.finfo(excess.dtype).tiny), target_probs)
+
+
+def _draw(law: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Token ids [N] from laws [N, V], by inverting the cumulative sum: one random number a row, where multinomial draws V."""
+    cumulative = law.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    if not bool(((total > 0) & total.isfinite()).all()):
+        raise ValueError(
+            "a law to sample from has no mass or is NaN; the logits are broken (overflow in half precision?)"
+        )
+    uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
+    # The first token whose cumulative mass exceeds the draw, hence never one of probability 0.
+    return torch.searchsorted(cumulative, uniform * total, right=True).squeeze(-1).clamp_max(law.shape[-1] - 1)
 
 
 def _renormalise(law: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
     val/conditional_acceptance_k      Σ Π_{i≤k} c*_i / Σ Π_{i<k} c*_i over held-out blocks, k = 1..G
     val/accepted_length               1 + Σ_k Π_{i≤k} c*_i, bonus token included
 
-These are expectations under the exact accept rates with the true tokens as prefix; decoding measures the same on drafted ones.
+These are expectations under the exact accept rates with the true tokens as prefix; decoding measures the same on drafted
+ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Callback: ROC-AUC and ECE of the confidence head on held-out data, by position and overall (method 4).
 
-Each held-out slot is tested as a real round would: outcomes are drawn with the exact accept rate c*, and a slot counts if all
-slots before it were accepted. Confidences are *conditional* ones. Draws are seeded, so two validations differ by the drafter alone.
+Each held-out slot is tested as a real round would: outcomes are drawn with the exact accept rate c*, and a slot counts if
+all slots before it were accepted. Confidences are *conditional* ones. Draws are seeded, so two validations differ by the
+drafter alone.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     L = Σ_terms λ · Σ_slots w_k value / Σ_slots w_k
 
 Only numerators and Σ w leave this module, so that micro-batches and ranks combine into an exact global mean. Each chunk
-makes its logits, does one softmax a side, and shares it among all terms; with ``chunk_blocks`` set, logits are recomputed
-in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. It knows
+makes its logits, does one softmax a side, and shares it among all terms; with ``chunk_blocks`` set, logits are
+recomputed in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. It knows
 nothing of optimisers, logging or how anchors are drawn.
 
     report = DraftLoss(terms)(drafter, drafter(batch, blocks), blocks, batch)
@@ -148,6 +148,8 @@ class DraftLoss:
         slots = Slots(log_draft_probs, labels, rate, None if confidence is None else confidence[kept].float())
         weights = blocks.weights.flatten(0, 1)[rows][kept]
         sums = {name: (term(slots) * weights).sum() for name, term in self.active.items()}
+        if not any(term.trains_law for term in self.active.values()):  # the head still gets a gradient, 0 (case 8)
+            sums = {name: value + logits.sum() * 0.0 for name, value in sums.items()}
         rates = torch.zeros_like(blocks.weights.flatten(0, 1)[rows])
         if rate is not None:
             rates[kept] = rate.detach().clamp(0.0, 1.0)

@@ -40,6 +40,7 @@ class Term(ABC):
 
     needs_teacher = False
     needs_confidence = False
+    trains_law = True  # whether its gradient reaches the draft logits
 
     def __init__(self, weight: float) -> None:
         if not (math.isfinite(weight) and weight >= 0):
@@ -73,6 +74,7 @@ class Confidence(Term):
 
     needs_teacher = True
     needs_confidence = True
+    trains_law = False
 
     def __call__(self, slots: Slots) -> Tensor:
         label = slots.accept_rate.detach().clamp(0.0, 1.0)  # rounding may leave 1 + 1e-7, which BCE refuses

@@ -2,8 +2,8 @@
 
     conditional acceptance at k = Σ [1..k accepted] / Σ [1..k-1 accepted]          accepted length τ = 1 + Σ_k a_k
 
-Both take counts of real rounds or, in training, expectations under the accept rates c*: a round then reaches position k with
-weight Π_{i<k} c*_i. A position never reached is NaN with count 0, never 0.0. Nothing here knows drafters or targets.
+Both take counts of real rounds or, in training, expectations under the accept rates c*: a round then reaches position k
+with weight Π_{i<k} c*_i. A position never reached is NaN with count 0, never 0.0. Nothing here knows drafters or targets.
 
     metric = ConditionalAcceptance(block_size=7)
     metric.update(accept_rate, label_mask)                 # [..., G], bool [..., G]

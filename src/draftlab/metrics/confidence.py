@@ -1,4 +1,4 @@
-"""How good confidences are: expected calibration error and ROC-AUC by position, with sum states of fixed size (method 4).
+"""How good confidences are: expected calibration error and ROC-AUC by position, with fixed-size sum states (method 4).
 
     ECE_k = Σ_bins n_b/n |mean confidence_b - mean outcome_b|         ROC-AUC_k = P(c of an accepted > c of a rejected)
 
@@ -51,7 +51,7 @@ class CalibrationError(_BinnedByPosition):
         super().__init__(block_size, num_bins, ("count", "confidence", "outcome"))
 
     def update(self, confidence: Tensor, accepted: Tensor, reached: Tensor) -> None:
-        """Add slots [..., G]: confidence in [0, 1], outcome 1/0 (or its probability), and whether the slot was reached."""
+        """Add slots [..., G]: confidence in [0, 1], outcome 1/0 (or its chance), and whether the slot was reached."""
         self._add("count", confidence, torch.ones_like(confidence), reached)
         self._add("confidence", confidence, confidence, reached)
         self._add("outcome", confidence, accepted, reached)

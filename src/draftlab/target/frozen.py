@@ -77,6 +77,11 @@ class FrozenTarget(nn.Module):
         self.ends = TargetEnds(*end_tensors(model), spec.embedding_scale, spec.logit_scale, spec.logit_softcap)
 
     @property
+    def layers(self) -> list[nn.Module]:
+        """The decoder layers, from the first; frozen like everything here."""
+        return list(self._layers)
+
+    @property
     def device(self) -> torch.device:
         """Device of the frozen weights."""
         return self.ends.embedding.device

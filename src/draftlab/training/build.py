@@ -1,4 +1,4 @@
-"""From a composed configuration to a drafter and its loss, before any weights load: impossible combinations stop here.
+"""From a composed configuration to drafter and loss, before any weights load: impossible combinations stop here.
 
     parts = build(cfg)                     # needs no weights and no network (but target=custom reads the model's config)
     parts.drafter.attach(load_ends(parts.spec))

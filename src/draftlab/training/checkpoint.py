@@ -1,7 +1,8 @@
 """Checkpoints: what they say about their drafter, which one is newest and whole, and loading without pickle's risks.
 
-A checkpoint is Lightning's own file with one more entry, ``draftlab``: target, sizes, layer ids, block layout, head and draft
-vocabulary. It is compared before a single weight is loaded, since the same tensors fit another layout and then draft rubbish.
+A checkpoint is Lightning's own file with one more entry, ``draftlab``: target, sizes, layer ids, block layout, head and
+draft vocabulary. It is compared before a single weight is loaded, since the same tensors fit another layout and then
+draft rubbish.
 The module knows nothing of training or decoding.
 
     drafter = load_drafter(newest_checkpoint("outputs/demo"), drafter)

@@ -11,7 +11,10 @@ import netrc
 import os
 from pathlib import Path
 
+import wandb
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+INIT_SECONDS = 30  # of waiting for W&B's server before logging offline
 
 
 class MetricsFile(CSVLogger):
@@ -41,12 +44,28 @@ def wandb_logger(folder: str, project: str, name: str | None = None, host: str =
 
     It never prompts for a login; the key itself is neither read here nor logged.
     """
-    mode = os.environ.get("WANDB_MODE") or ("online" if logged_in(host) else "offline")
-    if mode == "offline":
-        print(f"W&B: logging offline; to upload later: wandb login, then wandb sync {folder}/wandb/offline-run-*")
     os.environ.setdefault("WANDB_SILENT", "true")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    return WandbLogger(project=project, name=name, save_dir=folder, offline=mode == "offline", mode=mode)
+    mode, reason = os.environ.get("WANDB_MODE") or ("online" if logged_in(host) else "offline"), ""
+    if mode == "online":
+        try:
+            return _started(folder, project, name, mode)
+        except wandb.Error as error:  # no network, or a key that is not accepted: training must not depend on it
+            reason, mode = f" ({type(error).__name__}: {str(error).splitlines()[0]})", "offline"
+    if mode == "offline":
+        upload = f"wandb login, then wandb sync {folder}/wandb/offline-run-*"
+        print(f"W&B: logging offline{reason}; to upload later: {upload}", flush=True)
+    return _started(folder, project, name, mode)
+
+
+def _started(folder: str, project: str, name: str | None, mode: str) -> WandbLogger:
+    """A logger whose run exists, so that what can fail has failed before training."""
+    settings = wandb.Settings(init_timeout=INIT_SECONDS, login_timeout=INIT_SECONDS)
+    logger = WandbLogger(
+        project=project, name=name, save_dir=folder, offline=mode == "offline", mode=mode, settings=settings
+    )
+    _ = logger.experiment
+    return logger
 
 
 def logged_in(host: str) -> bool:
@@ -55,6 +74,7 @@ def logged_in(host: str) -> bool:
         return True
     path = Path(os.environ.get("NETRC") or Path.home() / ("_netrc" if os.name == "nt" else ".netrc"))
     try:
-        return netrc.netrc(path).authenticators(host) is not None
+        found = netrc.netrc(path).authenticators(host)
+        return found is not None and bool(found[2])
     except (OSError, netrc.NetrcParseError):
         return False

@@ -18,6 +18,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from draftlab.acceptance import expected_accepted_length
 from draftlab.blocks import draw_anchors, lay_out
@@ -58,6 +59,7 @@ class DrafterModule(L.LightningModule):
         object.__setattr__(self, "target", target)  # not a submodule: frozen weights stay out of DDP and checkpoints
         self.micro_step = 0  # micro-batches seen by this rank; part of the checkpoint
         self._weight: Tensor | float = 0.0  # Σ w since the last optimiser step
+        self._val_loss = MeanMetric()
 
     # Computation
 
@@ -85,6 +87,11 @@ class DrafterModule(L.LightningModule):
         return (key * 0x9E3779B97F4A7C15) % 2**63
 
     # Training
+
+    def on_fit_start(self) -> None:
+        """Bring the target to this rank's device; the drafter's ends are its own and come along."""
+        if self.target is not None:
+            self.target.to(self.device)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum of the loss over the supervised slots of one micro-batch."""
@@ -123,11 +130,16 @@ class DrafterModule(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> ValidationOutput:
         """Loss on held-out conversations with anchors that are the same at every validation."""
         blocks, output, report = self.compute(batch, VALIDATION, batch_idx)
-        if report.weight > 0:
-            self.log("val/loss", report.numerator / report.weight, batch_size=int(report.num_slots), sync_dist=True)
+        mean = report.numerator / report.weight.clamp_min(torch.finfo(torch.float32).tiny)
+        self._val_loss.update(mean, report.weight)
         confidence = output.confidence_logits
         confidence = None if confidence is None else torch.sigmoid(confidence.float())
         return ValidationOutput(report.accept_rate, blocks.label_mask, confidence, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the loss averaged over all supervised slots; every rank takes part, also one without a slot (case 7)."""
+        self.log("val/loss", self._val_loss.compute())
+        self._val_loss.reset()
 
     # Optimiser and checkpoints
 

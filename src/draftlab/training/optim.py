@@ -48,7 +48,7 @@ class OptimizerSettings:
         """AdamW over the trainable parameters."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         return torch.optim.AdamW(
-            trainable, lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay, foreach=True
+            trainable, lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay, fused=True
         )
 
     def schedule(self, optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LambdaLR:

@@ -7,31 +7,34 @@ Each stage prints what it decided. The module knows nothing of configuration or 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import lightning as L
 import torch
+import wandb
 
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.target import load_target, load_tokenizer
 from draftlab.training.checkpoint import newest_checkpoint, read_checkpoint, require_same
 from draftlab.training.module import DrafterModule
+from draftlab.training.warm_start import WarmStart, warm_start
 
 FIT_OUTPUTS = ("checkpoints/*.ckpt", "metrics.csv")
 
 
 def pick_device(accelerator: str) -> str:
-    """Device of the frozen target: where Lightning will train."""
-    if accelerator in ("cuda", "gpu"):
-        return "cuda"
-    return "cuda" if accelerator == "auto" and torch.cuda.is_available() else "cpu"
+    """Device of the frozen target: where this rank will train."""
+    if accelerator in ("cuda", "gpu") or (accelerator == "auto" and torch.cuda.is_available()):
+        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # Lightning and torchrun tell a process its device this way
+    return "cpu"
 
 
 def pick_precision(precision: str, device: str) -> str:
     """``auto`` is bf16-mixed (float32 master weights) on CUDA and float32 on the CPU; anything else is Lightning's own word."""
     if precision != "auto":
         return precision
-    return "bf16-mixed" if device == "cuda" else "32-true"
+    return "bf16-mixed" if torch.device(device).type == "cuda" else "32-true"
 
 
 def find_resume(folder: Path, resume: bool | str) -> Path | None:
@@ -64,7 +67,7 @@ def set_vocabulary(drafter, data) -> None:
     """Choose the reduced draft vocabulary by coverage of the supervised training tokens; no-op for the whole vocabulary."""
     if drafter.draft_ids is None:
         return
-    chosen = choose_draft_vocabulary(data.token_counts(drafter.spec.vocab_size), drafter.draft_vocab_size)
+    chosen = choose_draft_vocabulary(data.token_counts(), drafter.draft_vocab_size)
     drafter.set_draft_vocabulary(chosen.ids)
     print(
         f"draft vocabulary: {len(chosen.ids):,} of {drafter.spec.vocab_size:,} tokens cover {chosen.coverage:.2%} of the "
@@ -72,14 +75,20 @@ def set_vocabulary(drafter, data) -> None:
     )
 
 
-def prepare_target(drafter, data, device: str):
-    """Load the target, attach its ends, and in memory mode make the features that are not kept yet.
+def prepare_target(drafter, data, device: str, start: WarmStart | None = None):
+    """Load the target, attach its ends, start the drafter from it, and in memory mode make the features not kept yet.
+
+    Args:
+        drafter: built, with its draft vocabulary. data: loaded. start: what the drafter takes from the target; None keeps
+            it as it is (a run that is resumed).
 
     Returns:
         The frozen target for online features; None where they are stored, so that its layers can be freed.
     """
     target = load_target(drafter.spec, device)
     drafter.attach(target.ends)
+    if start is not None:
+        warm_start(drafter, target, start)
     data.compute_features(target, log_normalizer=drafter.draft_ids is not None)
     return target if data.features == "online" else None
 
@@ -102,5 +111,7 @@ def fit(trainer: L.Trainer, module: DrafterModule, data, checkpoint: Path | None
         if trainer.interrupted:
             raise KeyboardInterrupt from None
         raise
+    finally:
+        wandb.finish()  # the next run of this process (--multirun) starts its own
     if trainer.interrupted:
         raise KeyboardInterrupt

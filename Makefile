@@ -1,0 +1,66 @@
+# Everything needs only Python >= 3.11: the first target that is asked for makes .venv and installs the package into it.
+#
+#   make demo       set up, then train a drafter, decode with it and write the report
+#   make test       set up, then run the quick tests
+#   make test-slow  the tests that need minutes or the real offline target
+#   make test-all   both
+#   make lint       style of the code
+#   make clean      remove .venv and caches; outputs stay
+#
+# ARGS="…" is handed on:  make demo ARGS="seed=1"    make test ARGS="tests/report -x"
+
+# The newest Python that is good enough; looked for only if it is needed, and then once.
+ifeq ($(origin PYTHON), undefined)
+PYTHON = $(eval PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	if command -v $$python >/dev/null 2>&1 && $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$python; break; fi; done))$(PYTHON)
+endif
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow test-all lint clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# Makes the environment, or makes it again if an earlier attempt was cut off.
+define make_venv
+	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 found. Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -c 'import ensurepip, venv' || \
+	{ echo "$(PYTHON) has no venv module; install it (Debian, Ubuntu: python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+endef
+
+# The stamps are touched only when pip has succeeded, and go stale when the dependencies change.
+$(VENV)/.installed: pyproject.toml
+	$(make_venv)
+	$(BIN)/python -m pip install -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(make_venv)
+	$(BIN)/python -m pip install -e ".[dev]"
+	@touch $(VENV)/.installed $@
+
+install: $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/python src/train.py experiment=demo $(ARGS)
+
+test: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow --durations 20 $(ARGS)
+
+test-all: test test-slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,85 @@
+"""What an evaluation leaves on disk: one row a decode round, one line a prompt, counts by outcome.
+
+    rounds.parquet    temperature, benchmark, domain, prompt_id, round, proposed, accepted, committed, confidence
+    outputs.jsonl     temperature, benchmark, domain, prompt_id, prompt_tokens, num_tokens, finish_reason, text
+    evaluation.json   settings, counts, speed; written last: its presence means that the evaluation ended
+
+``accepted`` never counts the bonus or corrected token, ``committed`` always does, so both readings of accepted length
+can be had (case 24). Files are replaced atomically. The module knows nothing of models.
+
+    write_evaluation(folder, results, {"settings": …, "speed": …})
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from draftlab.data.files import write_atomically, write_json
+from draftlab.decode.loop import Generation
+
+ROUNDS = pa.schema(
+    [
+        ("temperature", pa.float64()),
+        ("benchmark", pa.string()),
+        ("domain", pa.string()),
+        ("prompt_id", pa.string()),
+        ("round", pa.int32()),
+        ("proposed", pa.int32()),
+        ("accepted", pa.int32()),
+        ("committed", pa.int32()),
+        ("confidence", pa.list_(pa.float32())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark decoded at one temperature; ``outputs`` and ``rounds`` are rows of the files above."""
+
+    temperature: float
+    benchmark: str
+    domain: str
+    outputs: list[dict[str, Any]]
+    rounds: list[dict[str, Any]]
+    skipped: int  # prompts too long for the target's context
+
+    def counts(self) -> dict[str, Any]:
+        """How many answers were stopped by a stop token and truncated by the length limit."""
+        reasons = [output["finish_reason"] for output in self.outputs]
+        return {
+            "temperature": self.temperature,
+            "benchmark": self.benchmark,
+            "domain": self.domain,
+            "prompts": len(reasons),
+            "stopped": reasons.count("stop"),
+            "truncated": reasons.count("length"),
+            "skipped_too_long": self.skipped,
+        }
+
+    def accepted_length(self) -> float:
+        """Tokens committed a round, bonus included; NaN without a round."""
+        return sum(row["committed"] for row in self.rounds) / len(self.rounds) if self.rounds else float("nan")
+
+
+def rows_of(key: dict[str, Any], generation: Generation) -> list[dict[str, Any]]:
+    """One row a round of ``generation``; ``key`` names temperature, benchmark, domain and prompt."""
+    return [{**key, "round": i, **asdict(counted)} for i, counted in enumerate(generation.rounds)]
+
+
+def write_evaluation(folder: Path, results: Sequence[Result], evaluation: dict[str, Any]) -> None:
+    """Write the three files; an older evaluation.json goes first, so that it never stands beside newer rounds."""
+    (folder / "evaluation.json").unlink(missing_ok=True)
+    rounds = [row for result in results for row in result.rounds]
+    temporary = folder / ".rounds.parquet.partial"
+    pq.write_table(pa.Table.from_pylist(rounds, schema=ROUNDS), temporary)
+    temporary.replace(folder / "rounds.parquet")
+    lines = [json.dumps(output, ensure_ascii=False) for result in results for output in result.outputs]
+    write_atomically(folder / "outputs.jsonl", "".join(line + "\n" for line in lines))
+    write_json(folder / "evaluation.json", {**evaluation, "counts": [result.counts() for result in results]})

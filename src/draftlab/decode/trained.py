@@ -1,0 +1,67 @@
+"""A trained run folder opened for decoding: its composed configuration, its best checkpoint, its target.
+
+    trained = open_drafter("outputs/demo")            # no target weights yet: refusals come first
+    target = trained.load_target("auto")              # a FrozenTarget with trained.drafter attached
+
+A checkpoint of another target, layout or head is refused by what it says about itself. It knows nothing of prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from draftlab.target import FrozenTarget, load_target
+from draftlab.training.build import build
+from draftlab.training.checkpoint import best_checkpoint, describe, load_drafter, newest_checkpoint
+
+CHOICES = {"best": best_checkpoint, "last": newest_checkpoint}
+
+
+@dataclass(frozen=True)
+class TrainedDrafter:
+    """A drafter with its trained weights; ``identity`` says in plain types which one it is."""
+
+    drafter: Any
+    checkpoint: Path
+    identity: dict[str, Any]
+
+    def load_target(self, device: str) -> FrozenTarget:
+        """Load the target that the drafter was trained for and join the two on ``device`` (auto, cpu, cuda …)."""
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        target = load_target(self.drafter.spec, device)
+        self.drafter.to(device).attach(target.ends)
+        return target
+
+
+def read_run_config(folder: str | Path) -> DictConfig:
+    """The composed configuration of run ``folder``.
+
+    Raises:
+        ValueError: no such folder, or one that no training wrote.
+    """
+    path = Path(folder) / ".hydra" / "config.yaml"
+    if not Path(folder).is_dir():
+        raise ValueError(f"run: expected a folder written by src/train.py, found none at {folder}; check the name")
+    if not path.is_file():
+        raise ValueError(f"run: {folder} has no .hydra/config.yaml, so it is not a run of src/train.py")
+    return OmegaConf.load(path)
+
+
+def open_drafter(folder: str | Path, checkpoint: str = "best") -> TrainedDrafter:
+    """The drafter of run ``folder`` with the weights of ``checkpoint``: best, last, or the path of a file.
+
+    Raises:
+        ValueError: an unknown folder or file, or a checkpoint of another target or layout.
+    """
+    config = read_run_config(folder)
+    path = CHOICES[checkpoint](folder) if checkpoint in CHOICES else Path(checkpoint)
+    drafter = load_drafter(path, build(config).drafter)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return TrainedDrafter(drafter, path, {"checkpoint": path.name, "digest": digest, **describe(drafter)})

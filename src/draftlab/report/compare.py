@@ -1,0 +1,237 @@
+"""Several runs beside each other: accepted length of each, ratio and difference of every pair, acceptance by position.
+
+    ratio τ_run / τ_baseline    difference τ_run - τ_baseline    both with paired 95 % intervals over prompts
+
+All runs must have decoded the same prompts of the same target in the same way; then one resample of prompts serves both
+runs of a pair, and what makes a prompt easy for both cancels. A run that differs is named with the reason, and the rest
+goes on.
+
+    python src/report.py runs=[outputs/dspark,outputs/dflash] out=outputs/compare
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from draftlab.report import figures
+from draftlab.report.bootstrap import METHOD, quantile_interval, resample_counts, resampled_ratio
+from draftlab.report.html import details, fact, fact_table, write_csv
+from draftlab.report.run import Run, read_run
+from draftlab.report.style import save
+from draftlab.report.tables import ALL, PROMPT, console, length_sums, length_table, position_table, with_interval
+from draftlab.report.template import image, table, write_page
+
+SAME = ("target", "thinking", "top_k", "top_p", "min_p", "max_new_tokens")  # settings that must agree
+
+
+def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = True) -> Path:
+    """Compare evaluated runs; write report.html, *.csv and conditional_acceptance.png into ``out``; return the page.
+
+    Runs that cannot be compared with the first readable one are listed with the reason. Raises ValueError if fewer than
+    two are left.
+    """
+    runs, refused = _comparable(run_dirs)
+    if len(runs) < 2:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items()) or "one run was given"
+        raise ValueError(f"runs: expected at least two runs to compare, got {len(runs)} ({reasons})")
+    out = Path(out)
+    temperatures = sorted(set.intersection(*(set(run.temperatures) for run in runs)))
+    runs_table = pd.concat([length_table(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
+    runs_table = runs_table[runs_table["temperature"].isin(temperatures)].sort_values("temperature", kind="stable")
+    positions = pd.concat([position_table(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
+    positions = positions[positions["temperature"].isin(temperatures)]
+    pairs = pair_table(runs, temperatures)
+    for name, frame in (("runs", runs_table), ("pairs", pairs), ("conditional_acceptance", positions)):
+        write_csv(frame, out / f"{name}.csv")
+    overall = positions[positions["scope"] == ALL].assign(line=lambda frame: frame["run"])
+    picture = image(save(figures.lines_by_position(overall), out / "conditional_acceptance.png"))
+    page = write_page(
+        out / "report.html",
+        title="Comparison: " + ", ".join(run.name for run in runs),
+        subtitle="The same target, the same prompts, decoded in the same way.",
+        warnings=[f"Left out: {name}: {reason}" for name, reason in refused.items()],
+        sections=_sections(runs, runs_table, pairs, picture),
+        details=[text for run in runs for text in details(run)],
+    )
+    if show:
+        _print(runs_table, pairs, refused, page)
+    return page
+
+
+def pair_table(runs: Sequence[Run], temperatures: Sequence[float]) -> pd.DataFrame:
+    """One row a temperature and ordered pair (run, baseline): both lengths, their ratio and difference with intervals.
+
+    ``separated`` says whether the interval of the difference leaves out 0.
+    """
+    rows = []
+    for temperature in temperatures:
+        sums = _aligned_sums(runs, temperature)  # [runs, P, 2]: rounds, committed
+        counts = resample_counts(sums.shape[1])
+        samples = np.stack([resampled_ratio(part[:, 1:], part[:, :1], counts)[:, 0] for part in sums], axis=1)
+        values = sums[:, :, 1].sum(axis=1) / sums[:, :, 0].sum(axis=1)
+        single = sums.shape[1] < 2
+        for first, run in enumerate(runs):
+            for second, baseline in enumerate(runs):
+                if first == second:
+                    continue
+                both = np.stack(
+                    [samples[:, first] / samples[:, second], samples[:, first] - samples[:, second]], axis=1
+                )
+                low, high = quantile_interval(np.full_like(both, np.nan) if single else both)
+                rows.append(
+                    {
+                        "temperature": temperature,
+                        "run": run.name,
+                        "baseline": baseline.name,
+                        "accepted_length": values[first],
+                        "baseline_accepted_length": values[second],
+                        "ratio": values[first] / values[second],
+                        "ratio_low": low[0],
+                        "ratio_high": high[0],
+                        "difference": values[first] - values[second],
+                        "difference_low": low[1],
+                        "difference_high": high[1],
+                        "separated": bool(low[1] > 0 or high[1] < 0),
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _comparable(run_dirs: Sequence[str | Path]) -> tuple[list[Run], dict[str, str]]:
+    """Readable runs that agree with the first one, and the reason for every other, by name."""
+    runs, refused = [], {}
+    for folder, name in zip(run_dirs, _names(run_dirs), strict=True):
+        try:
+            run = read_run(folder, name)
+        except ValueError as error:
+            refused[name] = str(error)
+            continue
+        reason = _difference(runs[0], run) if runs else None
+        if reason is None:
+            runs.append(run)
+        else:
+            refused[name] = reason
+    return runs, refused
+
+
+def _names(run_dirs: Sequence[str | Path]) -> list[str]:
+    """The shortest ends of the paths that tell all runs apart."""
+    parts = [Path(folder).resolve().parts for folder in run_dirs]
+    repeated = {"/".join(part) for part in parts if parts.count(part) > 1}
+    if repeated:
+        raise ValueError(f"runs: expected every run once, got {', '.join(sorted(repeated))} more than once")
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError("different absolute paths have different names")
+
+
+def _difference(first: Run, run: Run) -> str | None:
+    """Why two runs cannot be compared, or None."""
+    for key in SAME:
+        ours, theirs = (_identity(each.settings.get(key)) for each in (first, run))
+        if ours != theirs:
+            return f"{key} is {fact(theirs)}, but {fact(ours)} in {first.name}; evaluate both alike"
+    if not set(first.temperatures) & set(run.temperatures):
+        return (
+            f"temperatures {fact(run.temperatures)} have none in common with {fact(first.temperatures)} of {first.name}"
+        )
+    if first.prompts != run.prompts:
+        shared = len(first.prompts & run.prompts)
+        ours = f"the {len(first.prompts)} prompts of {first.name}"
+        return f"{len(run.prompts)} prompts, of which {shared} are among {ours}; evaluate both on the same"
+    return None
+
+
+def _identity(value):
+    """A target is known by its name; where it lies on disk does not matter."""
+    return value.get("name", value) if isinstance(value, dict) else value
+
+
+def _aligned_sums(runs: Sequence[Run], temperature: float) -> np.ndarray:
+    """Rounds and committed tokens [runs, P, 2] by prompt, prompts in one order; zeros where a run needed no round."""
+    sums = [length_sums(run.rounds[run.rounds["temperature"] == temperature]) for run in runs]
+    index = sums[0].index
+    for part in sums[1:]:
+        index = index.union(part.index)
+    return np.stack([part.reindex(index.set_names(PROMPT), fill_value=0.0)[["rounds", "committed"]] for part in sums])
+
+
+def _sections(runs: Sequence[Run], lengths: pd.DataFrame, pairs: pd.DataFrame, picture: str) -> list[dict]:
+    overall = lengths[lengths["scope"] == ALL].sort_values(["temperature", "accepted_length"], ascending=[True, False])
+    length_cells = [
+        [
+            f"{row['temperature']:g}",
+            row["run"],
+            f"{row['prompts']:,}",
+            with_interval(row, "accepted_length"),
+            with_interval(row, "accepted"),
+            with_interval(row, "drafted_share", percent=True),
+        ]
+        for _, row in overall.iterrows()
+    ]
+    better = pairs[pairs["difference"] >= 0].sort_values(["temperature", "accepted_length"], ascending=[True, False])
+    pair_cells = [
+        [
+            f"{row['temperature']:g}",
+            row["run"],
+            row["baseline"],
+            with_interval(row, "ratio"),
+            with_interval(row, "difference"),
+            "yes" if row["separated"] else "no",
+        ]
+        for _, row in better.iterrows()
+    ]
+    domain = lengths[(lengths["scope"] != ALL) & ~lengths["repeats"]]
+    domain = domain.sort_values(["temperature", "scope", "name", "run"], ascending=[True, False, True, True])
+    domain_cells = [
+        [f"{row['temperature']:g}", row["label"], row["run"], with_interval(row, "accepted_length")]
+        for _, row in domain.iterrows()
+    ]
+    heads = ["T", "run", "prompts", "accepted length (with bonus)", "accepted (without bonus)", "drafted share"]
+    caption = f"All prompts. Bands: {METHOD}. {figures.HOLLOW}"
+    return [
+        {"title": "Accepted length", "table": table(heads, length_cells, left=2), "note": f"In brackets: {METHOD}."},
+        {
+            "title": "Against each other",
+            "table": table(["T", "run", "baseline", "ratio", "difference", "beyond the interval"], pair_cells, left=3),
+            "note": "Each resample draws the same prompts for both; 'yes': the difference's interval leaves out 0.",
+        },
+        {"title": "Conditional acceptance by run", "image": picture, "caption": caption},
+        {
+            "title": "By domain and benchmark",
+            "table": table(["T", "prompts of", "run", heads[3]], domain_cells, left=3),
+        },
+        *({"title": f"What was measured: {run.name}", "table": fact_table(run)} for run in runs),
+    ]
+
+
+def _print(lengths: pd.DataFrame, pairs: pd.DataFrame, refused: dict[str, str], page: Path) -> None:
+    terminal = console()
+    grid = Table(
+        title="accepted length (with bonus)",
+        title_justify="left",
+        caption=METHOD,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    baselines = list(dict.fromkeys(pairs["run"]))
+    for heading in ("T", "run", "accepted length", *(f"over {name}" for name in baselines)):
+        grid.add_column(heading, justify="left" if heading == "run" else "right")
+    for _, row in lengths[lengths["scope"] == ALL].iterrows():
+        against = pairs[(pairs["temperature"] == row["temperature"]) & (pairs["run"] == row["run"])].set_index(
+            "baseline"
+        )
+        cells = [with_interval(against.loc[name], "ratio") if name in against.index else "" for name in baselines]
+        grid.add_row(f"{row['temperature']:g}", row["run"], with_interval(row, "accepted_length"), *cells)
+    terminal.print(grid)
+    for name, reason in refused.items():
+        terminal.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False, markup=False)
+    terminal.print(f"comparison: {page}", soft_wrap=True, highlight=False, markup=False)

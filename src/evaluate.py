@@ -1,0 +1,74 @@
+"""Evaluate a trained drafter: decode benchmarks with it, count every round, time it against plain decoding, report.
+
+    python src/evaluate.py run=outputs/demo                                       the built-in held-out prompts
+    python src/evaluate.py run=outputs/demo prompts_dir=path/to/benchmarks limit=20 temperatures=[1.0]
+
+Written into the run folder: rounds.parquet, outputs.jsonl, evaluation.json, report.html. Stop it at any moment; the same
+command goes on with what was not finished.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from draftlab.cli import entry
+from draftlab.data.chat import Chat
+from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
+from draftlab.decode.suites import Benchmark, builtin_benchmarks, folder_benchmarks
+from draftlab.decode.trained import open_drafter
+from draftlab.report import write_report
+from draftlab.target import load_tokenizer
+
+
+def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None) -> Path:
+    """Evaluate run ``folder`` as the ``evaluation`` group ``cfg`` says; returns the path of the report.
+
+    Everything that can be refused is refused before the target's weights load.
+    """
+    folder = Path(folder)
+    settings = read_settings(cfg)
+    trained = open_drafter(folder, cfg.checkpoint)
+    benchmarks = read_benchmarks(cfg)
+    spec = trained.drafter.spec
+    chat = Chat(load_tokenizer(spec), spec.thinking if cfg.thinking is None else cfg.thinking, spec.eos_token_ids)
+    print(f"{trained.checkpoint}: {sum(len(b.prompts) for b in benchmarks)} prompts of {len(benchmarks)} benchmarks")
+    target = trained.load_target(cfg.device)
+    Evaluation(target, trained.drafter, chat, settings, folder, trained.identity).run(benchmarks, command)
+    return write_report(folder)
+
+
+def read_settings(cfg: DictConfig) -> EvaluationSettings:
+    """The settings among the keys of ``cfg``."""
+    names = {field.name for field in dataclasses.fields(EvaluationSettings)} - {"speed"}
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    return EvaluationSettings(**{name: plain[name] for name in names}, speed=SpeedSettings(**plain["speed"]))
+
+
+def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:
+    """The benchmarks that ``cfg`` names: files of ``prompts_dir``, else the built-in held-out prompts."""
+    if cfg.prompts_dir is not None:
+        return folder_benchmarks(cfg.prompts_dir, cfg.domains, cfg.limit, cfg.benchmarks)
+    if cfg.benchmarks is not None:
+        raise ValueError("benchmarks names files of prompts_dir; set prompts_dir=FOLDER, or leave benchmarks null")
+    if cfg.limit is None:
+        raise ValueError("limit: null (all prompts) needs prompts_dir=FOLDER; the built-in generator needs a number")
+    return builtin_benchmarks(cfg.limit, cfg.seed)
+
+
+@hydra.main(config_path="../conf", config_name="evaluate", version_base="1.3")
+@entry
+def main(cfg: DictConfig) -> None:
+    """Compose, instantiate, run."""
+    if OmegaConf.is_missing(cfg, "run"):
+        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
+    evaluate_run(cfg.run, cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Rebuild the report of evaluated runs and, for two or more, compare them.
+
+    python src/report.py runs=[outputs/demo]
+    python src/report.py runs=[outputs/a,outputs/b] out=outputs/compare
+
+A run that cannot be read or compared is named with the reason; the rest goes on. Nothing is decoded again.
+"""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from draftlab.cli import entry
+from draftlab.report import compare_runs, write_reports
+
+
+@hydra.main(config_path="../conf", config_name="report", version_base="1.3")
+@entry
+def main(cfg: DictConfig) -> None:
+    """Compose and run."""
+    if OmegaConf.is_missing(cfg, "runs"):
+        raise ValueError("runs: name the folders of evaluated runs, as in runs=[outputs/demo]")
+    runs = [cfg.runs] if isinstance(cfg.runs, str) else list(cfg.runs)
+    write_reports(runs)
+    if len(runs) > 1:
+        compare_runs(runs, cfg.out)
+
+
+if __name__ == "__main__":
+    main()
