@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from tiny import tiny_target
 
 from draftlab.blocks import BlockSpec
 from draftlab.drafters import DSpark
 from draftlab.heads import MarkovHead
 from draftlab.training.warm_start import WarmStart, principal_codes, warm_start
+from tiny import tiny_target
 
 
 def started(family: str, num_layers: int = 1, parts: WarmStart | None = None, **sizes):

@@ -1,0 +1,99 @@
+"""Starting a drafter from its target instead of from noise: what a short training would otherwise spend its steps on.
+
+    layers    draft layers   <- the target's last decoder layers (projections, MLP, norms)
+    context   fc, hidden_norm <- the deepest tapped layer passed through, normed as the first copied layer norms its input
+    head      W_1            <- the R principal directions of the target's embedding, so that similar tokens share a bias
+
+With ``layers`` and ``context``, a draft layer that follows the deepest tapped layer starts with exactly the values that
+the target itself would attend to. Each part can be switched off; nothing of the target stays shared. The module knows
+nothing of training.
+
+    warm_start(drafter, target, WarmStart(layers=True, context=True, head=True))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+PASS_THROUGH_NOISE = 0.002  # std of the other entries of fc: small beside 1, but not a dead start
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Which parts start from the target; all False is a random start."""
+
+    layers: bool = False
+    context: bool = False
+    head: bool = False
+
+
+@torch.no_grad()
+def warm_start(drafter, target, parts: WarmStart) -> None:
+    """Overwrite the random start of ``drafter`` with values of the frozen ``target``, in place.
+
+    Raises:
+        ValueError: the target's layers are built otherwise than the draft layers, in names or in shapes.
+    """
+    if parts.layers:
+        _copy_layers(drafter.layers, target.layers)
+    if parts.context:
+        _pass_deepest_layer(drafter)
+        if parts.layers:
+            drafter.hidden_norm.weight.copy_(drafter.layers[0].input_layernorm.weight)
+    if parts.head and drafter.markov_head.rank:
+        table = drafter.markov_head.markov_w1.weight
+        table.copy_(principal_codes(target.ends.embedding.float(), table.shape[1]))
+
+
+def _copy_layers(draft_layers: nn.ModuleList, target_layers) -> None:
+    """Draft layer i of n takes projections, MLP and norms of the target's layer L-n+i."""
+    if len(draft_layers) > len(target_layers):
+        raise ValueError(
+            f"trainer.warm_start.layers: the drafter has {len(draft_layers)} layers, the target {len(target_layers)}; "
+            "use fewer draft layers, or trainer.warm_start.layers=false"
+        )
+    for draft, source in zip(draft_layers, list(target_layers)[-len(draft_layers) :], strict=True):
+        theirs = dict(source.named_modules())
+        for name, module in draft.named_modules():
+            if not list(module.parameters(recurse=False)):
+                continue
+            if name not in theirs and name.endswith(("q_norm", "k_norm")):
+                continue  # a target without per-head norms: ours stay at 1
+            module.weight.copy_(_weight_of(name, module, theirs.get(name)))
+
+
+def _weight_of(name: str, module: nn.Module, source: nn.Module | None) -> torch.Tensor:
+    """What ``source`` multiplies by. A norm is asked for it with ones, since some families store the weight less 1."""
+    value = getattr(source, "weight", None)
+    if value is not None and not isinstance(module, nn.Linear):
+        value = source(torch.ones_like(value))
+    if value is None or value.shape != module.weight.shape:
+        shape = "no such tensor" if value is None else list(value.shape)
+        raise ValueError(
+            f"trainer.warm_start.layers: a draft layer has {name}.weight {list(module.weight.shape)}, the target's layers "
+            f"have {shape}; give the draft layers the target's sizes, or trainer.warm_start.layers=false for a target "
+            "that is built otherwise"
+        )
+    return value
+
+
+def _pass_deepest_layer(drafter) -> None:
+    """fc [D, M*D] := noise, plus the identity on the deepest tapped layer."""
+    weight = drafter.fc.weight
+    hidden_size = weight.shape[0]
+    nn.init.normal_(weight, std=PASS_THROUGH_NOISE)
+    weight[:, -hidden_size:] += torch.eye(hidden_size, dtype=weight.dtype, device=weight.device)
+
+
+def principal_codes(embedding: torch.Tensor, rank: int) -> torch.Tensor:
+    """Codes [V, R] of token embeddings [V, D] in their R principal directions, scaled to a root mean square of 1.
+
+    Directions beyond D, should R exceed it, are 0.
+    """
+    centred = embedding - embedding.mean(0)
+    directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(-1)[:, :rank]  # largest first
+    codes = nn.functional.pad(centred @ directions, (0, max(0, rank - embedding.shape[1])))
+    return codes / codes.square().mean().sqrt()

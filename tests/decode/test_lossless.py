@@ -1,0 +1,155 @@
+"""Losslessness of the whole loop by exact enumeration: every draft, verdict and token, through the real caches.
+
+Each row of the batch is one path of all random outcomes (:mod:`enumeration`), so after a round rows stand at unequal positions.
+The law of the first tokens, summed over paths, must be the target's own, taken from full passes over whole sequences.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+
+import tiny
+from draftlab.blocks import BlockSpec
+from draftlab.decode import cache
+from draftlab.decode.loop import Decoder, DecodeSettings
+from draftlab.drafters import DFlash, DSpark
+from draftlab.heads import GatedHead, MarkovHead, NoHead, RNNHead
+from draftlab.sampling import Sampling, probs
+from enumeration import Enumeration, output_law
+
+HEADS = {
+    "markov": partial(MarkovHead, rank=4),
+    "gated": partial(GatedHead, rank=4),
+    "rnn": partial(RNNHead, rank=4),
+    "none": NoHead,
+}
+DRAFTERS = ["markov", "gated", "rnn", "none", "dflash"]
+SAMPLINGS = {
+    "T=1": Sampling(),
+    "T=0.7": Sampling(temperature=0.7),
+    "T=0": Sampling(temperature=0.0),
+    "top_p": Sampling(temperature=2.0, top_p=0.8),
+    "top_k": Sampling(temperature=2.0, top_k=3, top_p=0.95),
+}
+
+
+def tiny_pair(name, vocab_size, gamma, draft_ids=None, sample_from_anchor=True):
+    """A float64 target and an untrained drafter whose laws are neither flat nor alike."""
+    target = tiny.tiny_target(
+        vocab_size=vocab_size, hidden_size=16, dtype=torch.float64, spec={"mask_token_id": tiny.UNK}
+    )
+    block = BlockSpec(block_size=gamma, sample_from_anchor=sample_from_anchor)
+    options = {"num_layers": 1, "draft_vocab_size": None if draft_ids is None else len(draft_ids)}
+    kind = partial(DSpark, head=HEADS[name]) if name in HEADS else DFlash
+    drafter = kind(target.spec, block, **options).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in drafter.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data.add_(0.5 * noise)
+    drafter.attach(target.ends)
+    if draft_ids is not None:
+        drafter.set_draft_vocabulary(draft_ids)
+    return target, drafter
+
+
+class Enough(Exception):
+    """Raised to leave the loop after the planned number of rounds."""
+
+
+def enumerated(target, drafter, prompts, sampling, num_rounds):
+    """Tokens [paths, num_rounds + 1] that every path begins with, weights [paths], and rounds of each prompt."""
+    vocab, gamma = target.spec.vocab_size, drafter.block.block_size
+    width = vocab if drafter.draft_ids is None else len(drafter.draft_ids)
+    num_paths = vocab * (width**gamma * (gamma + 1) * vocab) ** num_rounds
+    paths = Enumeration(num_paths, copies=len(prompts))
+    rows = [prompt for prompt in prompts for _ in range(num_paths)]
+    limit = 2 + num_rounds * (gamma + 1)
+    decoder = Decoder(target, drafter, DecodeSettings(limit, sampling, (), len(rows), prefill_tokens=10**9))
+    rounds = []
+
+    def stop(finished, committed):
+        rounds.append(committed)
+        if len(rounds) == num_rounds:
+            raise Enough
+
+    with paths.running(), pytest.raises(Enough):
+        decoder.run(rows, on_round=stop)
+    tokens = torch.tensor([row.generation.tokens[: num_rounds + 1] for row in decoder.rows])
+    possible = paths.weights.gt(0).tolist()
+    lengths = {len(row.generation.tokens) for row, seen in zip(decoder.rows, possible, strict=True) if seen}
+    return tokens, paths.weights, lengths
+
+
+def target_law(target, prompt, sampling, num_tokens):
+    """Law [V^n] of the first ``num_tokens`` tokens after ``prompt``, from full passes."""
+    vocab = target.spec.vocab_size
+    answers = torch.tensor(list(itertools.product(range(vocab), repeat=num_tokens)))
+    ids = torch.cat([torch.tensor(prompt).expand(len(answers), -1), answers], dim=1)
+    laws = probs(target.logits(target.forward(ids).last_hidden[:, len(prompt) - 1 : -1]), sampling)
+    return laws.gather(-1, answers.unsqueeze(-1)).squeeze(-1).prod(-1)
+
+
+def check(target, drafter, prompts, sampling, num_rounds):
+    tokens, weights, lengths = enumerated(target, drafter, prompts, sampling, num_rounds)
+    if not sampling.greedy:
+        assert len(lengths) > 1, "rows must stand at unequal positions for this test to mean anything"
+    parts = zip(prompts, tokens.chunk(len(prompts)), weights.chunk(len(prompts)), strict=True)
+    for prompt, own_tokens, own_weights in parts:
+        law = output_law(own_tokens, own_weights, target.spec.vocab_size)
+        torch.testing.assert_close(law, target_law(target, prompt, sampling, num_rounds + 1), rtol=1e-6, atol=1e-7)
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    monkeypatch.setattr(cache, "GROWTH", 8)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_batch_of_unequal_prompts_follows_the_target_law_exactly(name, sampling):
+    target, drafter = tiny_pair(name, vocab_size=4, gamma=2)
+    check(target, drafter, [[1], [2, 3, 1, 1]], sampling, num_rounds=1)
+
+
+@pytest.mark.parametrize("sampling", [SAMPLINGS["T=1"], SAMPLINGS["top_p"]], ids=["T=1", "top_p"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_second_round_from_unequal_positions_follows_the_target_law_exactly(name, sampling):
+    target, drafter = tiny_pair(name, vocab_size=3, gamma=1)
+    check(target, drafter, [[1, 2], [2]], sampling, num_rounds=2)
+
+
+def test_a_second_round_after_longer_blocks_follows_the_target_law_exactly():
+    target, drafter = tiny_pair("rnn", vocab_size=3, gamma=2, draft_ids=torch.tensor([0, 2]))
+    check(target, drafter, [[1, 2]], Sampling(), num_rounds=2)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_reduced_draft_vocabulary_keeps_the_law(name):
+    target, drafter = tiny_pair(name, vocab_size=4, gamma=2, draft_ids=torch.tensor([1, 3]))
+    for sampling in SAMPLINGS.values():
+        check(target, drafter, [[1], [2, 3, 1]], sampling, num_rounds=1)
+
+
+@pytest.mark.parametrize("name", ["markov", "dflash"])
+def test_the_block_layout_with_a_separate_anchor_keeps_the_law(name):
+    target, drafter = tiny_pair(name, vocab_size=4, gamma=2, sample_from_anchor=False)
+    check(target, drafter, [[1], [2, 3, 1]], Sampling(), num_rounds=1)
+
+
+def test_a_drafter_that_misstates_its_law_is_caught():
+    """Case 25, and proof that the enumeration is sharp: the law before top-p instead of the one drawn from."""
+    target, drafter = tiny_pair("markov", vocab_size=4, gamma=2)
+    honest = drafter.propose
+
+    def misstated(context, cache, sampling, *args, **options):
+        proposal = honest(context, cache, sampling, *args, **options)
+        flat = torch.full_like(proposal.draft_probs, 1 / 4)
+        return type(proposal)(proposal.tokens, flat, proposal.draft_ids, proposal.confidence)
+
+    drafter.propose = misstated
+    with pytest.raises(AssertionError, match="not close"):
+        check(target, drafter, [[1]], Sampling(), num_rounds=1)

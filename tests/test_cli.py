@@ -1,0 +1,58 @@
+"""User mistakes are one message and exit code 1; our own faults keep their traceback."""
+
+import pytest
+from hydra.errors import InstantiationException
+
+from draftlab.cli import INTERRUPTED, entry
+
+
+def failing(error, cause=None):
+    @entry
+    def main():
+        raise error from cause
+
+    return main
+
+
+def test_a_value_error_is_printed_alone_with_exit_code_1(capsys):
+    with pytest.raises(SystemExit) as caught:
+        failing(ValueError("block.block_size must be at least 1, got 0"))()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: block.block_size must be at least 1, got 0\n"
+
+
+def test_what_a_constructor_says_is_shown_instead_of_hydras_wrapping(capsys):
+    with pytest.raises(SystemExit):
+        failing(InstantiationException("Error in call to target"), ValueError("its own words"))()
+    assert capsys.readouterr().err == "error: its own words\n"
+
+
+@pytest.mark.parametrize("cause", [None, KeyError("inner")])
+def test_another_error_keeps_its_traceback(cause):
+    with pytest.raises(RuntimeError):
+        failing(RuntimeError("ours"), cause)()
+
+
+def test_a_fault_of_ours_while_a_value_error_is_handled_is_not_taken_for_a_users_mistake():
+    @entry
+    def main():
+        try:
+            int("x")
+        except ValueError:
+            {}["missing"]
+
+    with pytest.raises(KeyError):
+        main()
+
+
+def test_ctrl_c_says_how_to_go_on(capsys):
+    with pytest.raises(SystemExit) as caught:
+        failing(KeyboardInterrupt())()
+    assert caught.value.code == INTERRUPTED and "resume=true" in capsys.readouterr().err
+
+
+def test_results_and_other_exits_pass_through():
+    assert entry(lambda value: value + 1)(1) == 2
+    with pytest.raises(SystemExit) as caught:
+        failing(SystemExit(3))()
+    assert caught.value.code == 3

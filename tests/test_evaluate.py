@@ -1,0 +1,146 @@
+"""src/evaluate.py on a run folder: files and report are written, and what cannot be evaluated is refused in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf, open_dict
+
+from draftlab.training.build import build
+from draftlab.training.checkpoint import PREFIX, describe
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "src" / "evaluate.py"
+
+
+def composed(name, overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose(name, overrides)
+
+
+@pytest.fixture(scope="module")
+def evaluate():
+    spec = importlib.util.spec_from_file_location("draftlab_evaluate_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_checkpoint(path, drafter, **changes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {PREFIX + name: tensor for name, tensor in drafter.state_dict().items()}
+    torch.save({"state_dict": state, "draftlab": {**describe(drafter), **changes}}, path)
+
+
+@pytest.fixture(scope="module")
+def run(target_folder, tmp_path_factory):
+    """A run folder as training leaves it: .hydra/config.yaml and a checkpoint of an untrained drafter."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    overrides = ["target=custom", f"target.path={target_folder}", "target.target_layer_ids=[0,1,2]"]
+    overrides += ["target.name=tiny", "head.rank=4", "drafter.num_layers=1", "block.block_size=3"]
+    config = composed("train", overrides)
+    with open_dict(config):
+        config.drafter.draft_vocab_size = 40
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+    drafter = build(config).drafter
+    drafter.set_draft_vocabulary(torch.arange(4, 44))
+    write_checkpoint(folder / "checkpoints" / "best-10.ckpt", drafter)
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    lines = [{"id": f"gsm8k-{i}", "turns": [f"{i} + {i}?", "Sure?"]} for i in range(3)]
+    (folder / "gsm8k.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def config(*overrides):
+    small = ["max_new_tokens=8", "batch_size=2", "speed.prompts=2", "speed.max_new_tokens=4", "device=cpu"]
+    return composed("evaluate", ["run=unused", *small, *overrides])
+
+
+def test_a_run_is_evaluated_on_a_folder_of_prompts_into_rounds_outputs_and_a_report(evaluate, run, prompts):
+    page = evaluate.evaluate_run(
+        run, config(f"prompts_dir={prompts}", "limit=2"), command="python src/evaluate.py run=x"
+    )
+    assert page == run / "report.html" and page.stat().st_size > 1000
+    rounds = pd.read_parquet(run / "rounds.parquet")
+    assert (
+        set(rounds.benchmark) == {"gsm8k"}
+        and set(rounds.domain) == {"math"}
+        and set(rounds.prompt_id)
+        == {
+            "gsm8k-0",
+            "gsm8k-1",
+        }
+    )
+    assert set(rounds.temperature) == {0.0, 1.0}
+    stated = json.loads((run / "evaluation.json").read_text())
+    assert stated["settings"]["drafter"]["checkpoint"] == "best-10.ckpt" and stated["settings"]["gamma"] == 3
+    assert [speed["prompts"] for speed in stated["speed"]] == [2, 2]
+    assert stated["command"] == "python src/evaluate.py run=x"
+    assert not (run / "evaluation.partial").exists()
+
+
+def test_the_builtin_held_out_prompts_are_the_default(evaluate):
+    benchmarks = evaluate.read_benchmarks(config("limit=2"))
+    assert sorted(b.name for b in benchmarks) == ["heldout-chat", "heldout-code", "heldout-math"]
+    assert all(len(benchmark.prompts) == 2 for benchmark in benchmarks)
+
+
+def test_runs_that_cannot_be_evaluated_are_refused_before_any_target_loads(
+    evaluate, run, prompts, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("draftlab.decode.trained.load_target", lambda *_: pytest.fail("the target was loaded"))
+    with pytest.raises(ValueError, match=r"expected a folder written by src/train.py, found none"):
+        evaluate.evaluate_run(tmp_path / "nowhere", config())
+    with pytest.raises(ValueError, match=r"no \.hydra/config\.yaml"):
+        evaluate.evaluate_run(tmp_path, config())
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text((run / ".hydra" / "config.yaml").read_text())
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        evaluate.evaluate_run(tmp_path, config())
+    with pytest.raises(ValueError, match="no such file"):
+        evaluate.evaluate_run(run, config("checkpoint=missing.ckpt"))
+    (prompts / "bad.jsonl").write_text('{"id": 1, "turns": ["a"]}\n[1]\n')
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2: expected a JSON object"):
+        evaluate.evaluate_run(run, config(f"prompts_dir={prompts}"))
+    for override, message in [
+        ("benchmarks=[gsm8k]", "set prompts_dir=FOLDER"),
+        ("limit=null", "needs prompts_dir=FOLDER"),
+        ("temperatures=[]", "temperatures must be one or more"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            evaluate.evaluate_run(run, config(override))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"target": "other"}, {"sample_from_anchor": False}, {"target_layer_ids": [0, 1]}, {"block_size": 4}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_checkpoint_of_another_target_or_layout_is_refused(evaluate, run, tmp_path, change):
+    """Case 17's cousin: the tensors would fit, the drafts would be rubbish."""
+    drafter = build(OmegaConf.load(run / ".hydra" / "config.yaml")).drafter
+    write_checkpoint(tmp_path / "foreign.ckpt", drafter, **change)
+    with pytest.raises(ValueError, match=f"trained for something else .*{next(iter(change))}"):
+        evaluate.evaluate_run(run, config(f"checkpoint={tmp_path / 'foreign.ckpt'}"))
+
+
+def test_the_command_line_names_a_mistake_in_one_line_without_traceback(tmp_path):
+    command = [sys.executable, str(SCRIPT), f"run={tmp_path / 'nowhere'}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: run: expected a folder") and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,92 @@
+"""The plan's figures against sums done by hand, for the paper's targets and without any weights."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from rich.console import Console
+
+from draftlab.training.build import build
+from draftlab.training.plan import fitting, make_plan, print_plan, workload
+
+CONF = str(Path(__file__).parents[2] / "conf")
+
+
+def plan_of(*overrides, mixed=True):
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose("train", overrides=list(overrides))
+    parts = build(cfg, meta=True)
+    return make_plan(parts, workload(instantiate(cfg.data), cfg.trainer.settings, parts.loss.chunk_blocks, mixed))
+
+
+def text_of(plan, gpu_gb=80):
+    page = io.StringIO()
+    print_plan(plan, gpu_gb, Console(file=page, width=140))
+    return page.getvalue()
+
+
+def test_the_papers_cache_for_qwen3_4b_is_38_tb():
+    plan = plan_of("target=qwen3_4b")
+    states = (5 + 1) * 2560 * 2
+    assert states == 30_720 and plan.cache_per_token == states + 5  # an id and a mask
+    assert plan.cache_total == plan.cache_per_token * 1_300_000 * 950
+    assert "38 TB" in text_of(plan) and "30,720 B" in text_of(plan)
+
+
+def test_the_papers_steps_are_ten_epochs_of_512_sequences():
+    work = plan_of("target=qwen3_14b", "drafter=dspark", "head=markov").work
+    assert work.sequences_per_step == 512 and work.steps == 10 * 2540
+
+
+def test_parameters_are_those_of_the_built_drafter():
+    plan = plan_of("target=qwen3_4b", "head=markov", "head.rank=256")
+    layer = 2560 * 128 * (2 * 32 + 2 * 8) + 3 * 2560 * 9728 + 2 * 2560 + 2 * 128
+    expected = {
+        "fc": 5 * 2560 * 2560,
+        "hidden_norm": 2560,
+        "layers": 5 * layer,
+        "norm": 2560,
+        "markov_head": 2 * 151_936 * 256,
+        "confidence_head": 2560 + 256 + 1,
+    }
+    assert dict(plan.trainable) == expected
+    assert all(parameter.is_meta for parameter in plan.parts.drafter.parameters())
+    assert plan.memory["AdamW moments (float32)"] == 8 * sum(expected.values())
+
+
+def test_an_untied_head_is_counted_and_target_layers_only_where_the_target_runs_in_training():
+    online, memory = (plan_of("target=qwen3_14b", f"data.features={mode}").frozen for mode in ("online", "memory"))
+    assert online["LM head"] == 151_936 * 5120 and plan_of("target=qwen3_4b").frozen["LM head"] == 0
+    assert 12e9 < online["target layers"] < 14e9 and "target layers" not in memory
+
+
+def test_the_loss_grows_with_the_chunk_and_settings_are_tried_until_one_fits():
+    plan = plan_of("target=qwen3_14b")
+    rows = fitting(plan.parts, plan.work, 80)
+    assert rows[0][0] == "as composed" and not rows[0][2] and rows[-1][2]
+    assert [size for _, size, _ in rows] == sorted((size for _, size, _ in rows), reverse=True)
+    chunked = plan_of("target=qwen3_14b", "loss.chunk_blocks=64")
+    key = "loss (logits of both sides)"
+    assert chunked.memory[key] == pytest.approx(plan.memory[key] * 64 / (4 * 512))
+
+
+@pytest.mark.parametrize("target", ["smollm2_135m", "qwen3_8b", "gemma4_12b"])
+@pytest.mark.parametrize("drafter", ["dspark", "dflash"])
+def test_every_plan_names_its_parts(target, drafter):
+    text = text_of(plan_of(f"target={target}", f"drafter={drafter}"))
+    for word in (target, "trainable", "frozen", "optimiser steps", "online", "memory", "cache", "GB"):
+        assert word in text
+
+
+def test_a_plan_without_the_size_of_the_data_says_what_to_give():
+    with pytest.raises(ValueError, match=r"data\.expected\.samples"):
+        plan_of("target=qwen3_4b", "data.expected=null")
+
+
+def test_meta_drafters_take_no_memory():
+    assert torch.empty(1, device="meta").is_meta
+    plan = plan_of("target=gemma4_12b")
+    assert sum(plan.trainable.values()) > 5e8 and plan.memory_total > 1e9

@@ -1,0 +1,78 @@
+"""Resuming: a stopped training goes on to exactly the weights of one that was never stopped."""
+
+import lightning as L
+import pytest
+import torch
+
+import fitting
+from draftlab.callbacks import LatestCheckpoint
+from draftlab.training import newest_checkpoint
+from draftlab.training.run import find_resume, fit
+
+
+@pytest.fixture(scope="module")
+def target():
+    return fitting.fitting_target()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    return fitting.write_answers(tmp_path_factory.mktemp("answers"))
+
+
+class StopAt(L.Callback):
+    """Raises during optimiser step ``step`` + 1, when gradients are there and weights are not yet moved."""
+
+    def __init__(self, step, error):
+        self.step, self.error = step, error
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        if trainer.global_step == self.step:
+            raise self.error
+
+
+def train(target, answers, folder, stop=None, checkpoint=None, accumulate=1):
+    """Seven steps of an epoch of four micro-batches, two anchors a sequence; a checkpoint every step."""
+    callbacks = [LatestCheckpoint(str(folder / "checkpoints"), 1)] + ([stop] if stop else [])
+    module = fitting.tiny_module(target, num_anchors=2)
+    trainer = fitting.silent_trainer(folder, callbacks, max_steps=7, accumulate_grad_batches=accumulate)
+    fit(trainer, module, fitting.answers_data(target, answers), checkpoint)
+    return module
+
+
+@pytest.mark.parametrize(("step", "accumulate"), [(2, 1), (4, 1), (3, 2), (4, 2)])
+def test_weights_after_resuming_are_bit_equal_wherever_training_stopped(target, answers, tmp_path, step, accumulate):
+    """In the middle of an epoch, at its end, and with a last window of fewer micro-batches."""
+    through = train(target, answers, tmp_path / "through", accumulate=accumulate)
+    folder = tmp_path / "stopped"
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(target, answers, folder, StopAt(step, RuntimeError("power cut")), accumulate=accumulate)
+    assert newest_checkpoint(folder).name == f"step-{step}.ckpt"
+    torch.rand(7)  # the global random state of the new process is another one
+    resumed = train(target, answers, folder, checkpoint=newest_checkpoint(folder), accumulate=accumulate)
+    expected = fitting.weights_of(through)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in fitting.weights_of(resumed).items())
+    assert resumed.micro_step == through.micro_step and resumed.trainer.global_step == 7
+
+
+def test_ctrl_c_is_passed_on_and_leaves_a_run_to_go_on_with(target, answers, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(target, answers, tmp_path, StopAt(3, KeyboardInterrupt()))
+    assert find_resume(tmp_path, True).name == "step-3.ckpt"
+
+
+def test_resuming_a_finished_training_trains_no_further(target, answers, tmp_path):
+    first = train(target, answers, tmp_path)
+    again = train(target, answers, tmp_path, checkpoint=newest_checkpoint(tmp_path))
+    expected = fitting.weights_of(first)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in fitting.weights_of(again).items())
+
+
+def test_starting_anew_over_an_earlier_run_is_refused_and_resume_starts_where_there_is_none(tmp_path):
+    assert find_resume(tmp_path, False) is None and find_resume(tmp_path, True) is None
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-1.ckpt").write_bytes(b"")
+    with pytest.raises(ValueError, match="give resume=true"):
+        find_resume(tmp_path, False)
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        find_resume(tmp_path, str(tmp_path))
