@@ -15,7 +15,7 @@ import torch
 import tiny
 from draftlab.blocks import BlockSpec
 from draftlab.decode import cache
-from draftlab.decode.loop import Decoder, DecodeSettings
+from draftlab.decode.loop import Decoder, DecodeSettings, speculative_decode
 from draftlab.drafters import DFlash, DSpark
 from draftlab.heads import GatedHead, MarkovHead, NoHead, RNNHead
 from draftlab.sampling import Sampling, probs
@@ -153,3 +153,20 @@ def test_a_drafter_that_misstates_its_law_is_caught():
     drafter.propose = misstated
     with pytest.raises(AssertionError, match="not close"):
         check(target, drafter, [[1]], Sampling(), num_rounds=1)
+
+
+@pytest.mark.parametrize("name", ["markov", "rnn"])
+def test_a_drafter_says_the_same_in_a_crowded_batch_as_alone(name):
+    """Rows that move, wait and take freed places must not see each other's context; confidences would tell."""
+    target, drafter = tiny_pair(name, vocab_size=8, gamma=3)
+    prompts = [[1, 5], [4, 3, 1, 1, 7, 2], [6], [3, 2, 5], [7, 7, 1, 4], [5, 1]]
+    runs = [
+        speculative_decode(target, drafter, prompts, DecodeSettings(20, SAMPLINGS["T=0"], (4,), batch_size))
+        for batch_size in (1, 4)
+    ]
+    assert {counted.accepted for generation in runs[0] for counted in generation.rounds} >= {0, 1}
+    for alone, crowded in zip(*runs, strict=True):
+        assert alone.tokens == crowded.tokens and len(alone.rounds) == len(crowded.rounds)
+        for one, other in zip(alone.rounds, crowded.rounds, strict=True):
+            assert (one.proposed, one.accepted, one.committed) == (other.proposed, other.accepted, other.committed)
+            assert one.confidence == pytest.approx(other.confidence, rel=1e-4)
