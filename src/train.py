@@ -18,9 +18,10 @@ from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.training import DrafterModule
-from draftlab.training.build import build
+from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
 from draftlab.training.run import (
+    check_resume,
     find_resume,
     fit,
     load_data,
@@ -46,9 +47,12 @@ def main(cfg: DictConfig) -> None:
         return
     folder = Path(HydraConfig.get().runtime.output_dir)
     checkpoint = find_resume(folder, cfg.resume)
+    if checkpoint is not None:
+        check_resume(parts.drafter, checkpoint)
     L.seed_everything(cfg.seed, verbose=False)
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
+    record(cfg, HydraConfig.get().overrides.task, folder)
     start = hydra.utils.instantiate(cfg.trainer.warm_start) if checkpoint is None else None
     target = prepare_target(parts.drafter, data, device, start)
     module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)

@@ -27,6 +27,7 @@ def command(tmp_path, target_folder):
         "data.features=online",
         "data.batch_size=3",
         "data.val_samples=2",
+        "data.num_workers=0",
         "trainer=laptop",
         "trainer.settings.max_steps=4",
         "trainer.settings.val_check_interval=2",
@@ -73,8 +74,13 @@ def test_a_training_writes_its_run_folder_goes_on_and_refuses_to_be_overwritten(
     assert {"val/loss", "val/accepted_length", "val/conditional_acceptance_1"} <= set(metrics.columns)
     assert (folder / ".hydra" / "overrides.yaml").is_file()
 
-    code, output = run(arguments, environment, tmp_path)
+    composed = (folder / ".hydra" / "config.yaml").read_text()
+    code, output = run([*arguments, "block.block_size=5"], environment, tmp_path)
     assert code == 1 and "resume=true" in output and "Traceback" not in output
+    code, output = run([*arguments, "drafter.num_layers=2", "resume=true"], environment, tmp_path)
+    assert code == 1 and "does not fit" in output and "Traceback" not in output
+    assert "Loading weights" not in output  # of the target
+    assert (folder / ".hydra" / "config.yaml").read_text() == composed  # else evaluation would refuse the finished run
 
     more = [*arguments, "resume=true", "logger=csv", "trainer.settings.max_steps=6"]
     code, output = run(more, environment, tmp_path)

@@ -5,7 +5,13 @@ import pytest
 import torch
 
 import fitting
-from draftlab.callbacks import LatestCheckpoint
+from draftlab.callbacks import (
+    AcceptanceCallback,
+    ConfidenceCallback,
+    LatestCheckpoint,
+    ProgressLines,
+    ThroughputCallback,
+)
 from draftlab.training import newest_checkpoint
 from draftlab.training.run import find_resume, fit
 
@@ -33,9 +39,12 @@ class StopAt(L.Callback):
 
 def train(target, answers, folder, stop=None, checkpoint=None, accumulate=1):
     """Seven steps of an epoch of four micro-batches, two anchors a sequence; a checkpoint every step."""
-    callbacks = [LatestCheckpoint(str(folder / "checkpoints"), 1)] + ([stop] if stop else [])
+    measuring = [AcceptanceCallback(), ConfidenceCallback(), ThroughputCallback(), ProgressLines()]
+    callbacks = [LatestCheckpoint(str(folder / "checkpoints"), 1), *measuring, *([stop] if stop else [])]
     module = fitting.tiny_module(target, num_anchors=2)
-    trainer = fitting.silent_trainer(folder, callbacks, max_steps=7, accumulate_grad_batches=accumulate)
+    trainer = fitting.silent_trainer(
+        folder, callbacks, max_steps=7, accumulate_grad_batches=accumulate, enable_progress_bar=True
+    )
     fit(trainer, module, fitting.answers_data(target, answers), checkpoint)
     return module
 

@@ -23,6 +23,10 @@ class ThroughputCallback(L.Callback):
             raise ValueError(f"callbacks.throughput.window must be at least 1, got {window}")
         self.recent: deque[tuple[float, int]] = deque(maxlen=window)
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock; a run that resumes within an epoch sees no start of that epoch."""
+        self.on_train_epoch_start(trainer, pl_module)
+
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the time spent outside training."""
         self.recent.clear()

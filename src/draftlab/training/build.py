@@ -1,7 +1,9 @@
 """From a composed configuration to drafter and loss, before any weights load: impossible combinations stop here.
+What passed is recorded in the run folder, where evaluation finds it.
 
     parts = build(cfg)                     # needs no weights and no network (but target=custom reads the model's config)
     parts.drafter.attach(load_ends(parts.spec))
+    record(cfg, ["head=markov"], Path("outputs/demo"))
 
 Entry scripts share this; nothing behind it sees a config node.
 """
@@ -9,13 +11,16 @@ Entry scripts share this; nothing behind it sees a config node.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import hydra
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from draftlab.blocks import BlockSpec
+from draftlab.data.files import write_atomically
 from draftlab.losses import DraftLoss
 from draftlab.target.spec import TargetSpec
 
@@ -49,3 +54,9 @@ def build(cfg: DictConfig, meta: bool = False) -> Parts:
     loss = hydra.utils.instantiate(cfg.loss)
     loss.check(drafter)
     return Parts(spec, block, drafter, loss)
+
+
+def record(cfg: DictConfig, overrides: Sequence[str], folder: Path) -> None:
+    """Write ``.hydra/`` of run ``folder``. Hydra itself would do so before the first refusal, over that of a finished run."""
+    write_atomically(folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+    write_atomically(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(cfg))

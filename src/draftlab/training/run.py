@@ -16,7 +16,7 @@ import wandb
 
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.target import load_target, load_tokenizer
-from draftlab.training.checkpoint import newest_checkpoint, read_checkpoint, require_same
+from draftlab.training.checkpoint import load_drafter, newest_checkpoint
 from draftlab.training.module import DrafterModule
 from draftlab.training.warm_start import WarmStart, warm_start
 
@@ -58,6 +58,15 @@ def find_resume(folder: Path, resume: bool | str) -> Path | None:
     )
 
 
+def check_resume(drafter, checkpoint: Path) -> None:
+    """Refuse a checkpoint that ``drafter`` cannot go on from, while nothing but the two is in memory.
+
+    Raises:
+        ValueError: the checkpoint is damaged, or of another target, layout, head or size.
+    """
+    load_drafter(checkpoint, drafter).train()  # the mode that a new drafter has
+
+
 def load_data(data, spec) -> None:
     """Read and render the conversations, and say what was kept and skipped."""
     data.load(spec, load_tokenizer(spec))
@@ -97,11 +106,9 @@ def fit(trainer: L.Trainer, module: DrafterModule, data, checkpoint: Path | None
     """Train from ``checkpoint`` or from the start; Ctrl-C is passed on as such.
 
     Raises:
-        ValueError: the checkpoint is damaged or of another target or layout.
         KeyboardInterrupt: the user stopped; the last periodic checkpoint is whole.
     """
     if checkpoint is not None:
-        require_same(module.drafter, read_checkpoint(checkpoint).get("draftlab", {}), f"checkpoint {checkpoint}")
         print(f"resuming from {checkpoint}")
     try:
         trainer.fit(
