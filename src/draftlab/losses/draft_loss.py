@@ -138,7 +138,8 @@ class DraftLoss:
         """Weighted sums of the active terms, accept rates [K, G] and the count of outside labels of one chunk."""
         supervised = blocks.label_mask.flatten(0, 1)[rows]
         kept = supervised if supervised.any() else torch.ones_like(supervised)  # the weight-0 block of case 7
-        logits = drafter.draft_logits(hidden, blocks.previous.flatten(0, 1)[rows])[kept].float()
+        logits = drafter.draft_logits(hidden, blocks.previous.flatten(0, 1)[rows])
+        logits = (logits.flatten(0, 1) if kept.all() else logits[kept]).float()  # most chunks need no copy of [K, G, W]
         log_draft_probs = F.log_softmax(logits, dim=-1)
         rate = None
         if batch.last_hidden is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import warnings
 from pathlib import Path
 
 import wandb
@@ -32,7 +33,9 @@ class MetricsFile(CSVLogger):
         """Lightning's writer, with the earlier rows put back in place."""
         path = Path(self.log_dir) / "metrics.csv"
         kept = path.read_text(encoding="utf-8") if self._experiment is None and path.is_file() else ""
-        experiment = super().experiment
+        with warnings.catch_warnings():  # Lightning says that it deletes earlier rows; they are put back below
+            warnings.filterwarnings("ignore", message=".*Experiment logs directory.*")
+            experiment = super().experiment
         if kept.strip() and not path.is_file():
             path.write_text(kept, encoding="utf-8")
             experiment.metrics_keys = kept.splitlines()[0].split(",")
