@@ -1,5 +1,8 @@
 """User mistakes are one message and exit code 1; our own faults keep their traceback."""
 
+import errno
+import os
+
 import pytest
 from hydra.errors import InstantiationException
 
@@ -49,6 +52,17 @@ def test_ctrl_c_says_how_to_go_on(capsys):
     with pytest.raises(SystemExit) as caught:
         failing(KeyboardInterrupt())()
     assert caught.value.code == INTERRUPTED and "resume=true" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x.ckpt"), RuntimeError("I/O error: No space left on device")],
+)
+def test_a_full_disk_is_told_without_traceback_and_how_to_go_on(capsys, error):
+    with pytest.raises(SystemExit) as caught:
+        failing(error)()
+    said = capsys.readouterr().err
+    assert caught.value.code == 1 and "The disk is full" in said and "resume=true" in said and str(error) in said
 
 
 def test_results_and_other_exits_pass_through():

@@ -47,10 +47,9 @@ class BlockSpec:
     sample_from_anchor: bool = True
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ValueError(f"block.block_size (gamma) must be at least 1, got {self.block_size}")
-        if self.num_anchors < 1:
-            raise ValueError(f"block.num_anchors must be at least 1, got {self.num_anchors}")
+        for name, value in (("block_size (gamma)", self.block_size), ("num_anchors", self.num_anchors)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"block.{name} must be a whole number of at least 1, got {value!r}")
         if self.decay_gamma is not None and not (math.isfinite(self.decay_gamma) and self.decay_gamma > 0):
             raise ValueError(
                 f"block.decay_gamma must be positive, got {self.decay_gamma}; write null for no decay over positions"

@@ -1,16 +1,17 @@
-"""What every entry script shares: user mistakes end in one readable message, Ctrl-C in a word on how to go on.
+"""What every entry script shares: user mistakes end in one readable message, Ctrl-C and a full disk in how to go on.
 
     @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
     @entry
     def main(cfg): ...
 
 A ``ValueError`` or a Hydra/OmegaConf configuration error is a user's mistake: its message is printed alone and the exit
-code is 1. Anything else is our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1`` shows the traceback of user
-mistakes too.
+code is 1. A full disk ends likewise. Anything else is our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1``
+shows every traceback.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -21,6 +22,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
+GO_ON = "Everything finished so far is kept: run the same command again to go on\n(training: with resume=true)."
+DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 def entry(main: Callable) -> Callable:
@@ -31,14 +34,10 @@ def entry(main: Callable) -> Callable:
         try:
             return main(*args, **kwargs)
         except KeyboardInterrupt:
-            print(
-                "\nInterrupted. Everything finished so far is kept: run the same command again to go on",
-                file=sys.stderr,
-            )
-            print("(training: with resume=true).", file=sys.stderr)
+            print(f"\nInterrupted. {GO_ON}", file=sys.stderr)
             raise SystemExit(INTERRUPTED) from None
         except Exception as error:
-            mistake = user_mistake(error)
+            mistake = f"{error}\nThe disk is full. {GO_ON}" if disk_is_full(error) else user_mistake(error)
             if mistake is None:
                 raise
             if os.environ.get("DRAFTLAB_TRACEBACK"):
@@ -65,3 +64,8 @@ def user_mistake(error: BaseException) -> str | None:
     if isinstance(causes[0], HydraException | OmegaConfBaseException):
         return str(causes[0])
     return None
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether ``error`` says so in the system's words; writers outside Python raise it under classes of their own."""
+    return any(words in str(error) for words in DISK_FULL)

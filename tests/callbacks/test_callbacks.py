@@ -97,6 +97,14 @@ def test_a_position_that_no_block_reaches_is_nan_and_never_0():
     assert values["val/accepted_length"] == 1
 
 
+def test_a_block_of_one_token_is_measured_like_any_other():
+    rates = torch.full((4, 5, 1), 0.25)
+    values = logged_by(AcceptanceCallback(), [output(rates)], block_size=1)
+    values |= logged_by(ConfidenceCallback(), [output(rates, rates)], block_size=1)
+    assert values["val/conditional_acceptance_1"] == 0.25 and values["val/accepted_length"] == 1.25
+    assert values["val/ece_1"] == values["val/ece"] and "val/roc_auc_1" in values
+
+
 def test_progress_lines_show_loss_accepted_length_and_speed(tmp_path, capsys):
     target = fitting.fitting_target()
     data = fitting.answers_data(target, fitting.write_answers(tmp_path))

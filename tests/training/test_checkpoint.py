@@ -117,6 +117,18 @@ def test_the_best_checkpoint_is_taken_before_a_newer_one(run, tmp_path):
     assert best_checkpoint(tmp_path).name == "best-3.ckpt" and newest_checkpoint(tmp_path).name == "step-9.ckpt"
 
 
+def test_a_best_checkpoint_that_was_never_measured_is_not_taken_before_a_newer_one(run, tmp_path, capsys):
+    """Held-out answers shorter than a block have no accepted length; Lightning then keeps the first validation's weights."""
+    (tmp_path / "checkpoints").mkdir()
+    state = torch.load(newest_checkpoint(run[0]), weights_only=True)
+    for age, (name, score) in enumerate((("best-3.ckpt", torch.tensor(-torch.inf)), ("step-9.ckpt", None))):
+        path = tmp_path / "checkpoints" / name
+        torch.save({**state, "callbacks": {"best": {"best_model_score": score}}}, path)
+        os.utime(path, (100 + age, 100 + age))
+    assert best_checkpoint(tmp_path).name == "step-9.ckpt"
+    assert "taking step-9.ckpt" in capsys.readouterr().out
+
+
 def test_a_file_that_would_run_code_is_not_loaded(tmp_path):
     path = tmp_path / "evil.ckpt"
     torch.save({"state_dict": {}, "payload": print}, path)

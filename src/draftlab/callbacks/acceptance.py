@@ -30,5 +30,5 @@ class AcceptanceCallback(L.Callback):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log; a position that no block reached is NaN."""
         pl_module.log("val/accepted_length", self.length.compute().float(), prog_bar=True)
-        for position, value in enumerate(self.conditional.compute().float(), start=1):
+        for position, value in enumerate(self.conditional.compute().float().view(-1), start=1):
             pl_module.log(f"val/conditional_acceptance_{position}", value)

@@ -40,6 +40,6 @@ class ConfidenceCallback(L.Callback):
         if not pl_module.drafter.has_confidence:
             return
         for name, metric in self.by_position.items():
-            for position, value in enumerate(metric.compute().float(), start=1):
+            for position, value in enumerate(metric.compute().float().view(-1), start=1):
                 pl_module.log(f"val/{name}_{position}", value)
-            pl_module.log(f"val/{name}", self.overall[name].compute().float().squeeze(0))
+            pl_module.log(f"val/{name}", self.overall[name].compute().float().squeeze())

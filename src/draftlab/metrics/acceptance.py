@@ -7,7 +7,7 @@ with weight Π_{i<k} c*_i. A position never reached is NaN with count 0, never 0
 
     metric = ConditionalAcceptance(block_size=7)
     metric.update(accept_rate, label_mask)                 # [..., G], bool [..., G]
-    metric.compute()                                       # [G]
+    metric.compute()                                       # [G]; torchmetrics makes a scalar of G = 1
 """
 
 from __future__ import annotations

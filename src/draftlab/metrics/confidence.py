@@ -8,7 +8,7 @@ to a metric of block size 1. Nothing here knows drafters or targets.
 
     metric = CalibrationError(block_size=7)
     metric.update(confidence, accepted, reached)           # [..., G] each
-    metric.compute()                                       # [G]
+    metric.compute()                                       # [G]; torchmetrics makes a scalar of G = 1
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
+BEST = "best"  # how the name of a checkpoint begins that was chosen by validation
 
 
 def describe(drafter) -> dict[str, Any]:
@@ -106,7 +107,12 @@ def best_checkpoint(run: str | Path) -> Path:
     Raises:
         ValueError: there is none.
     """
-    return _first_whole(run, key=lambda path: (path.name.startswith("best"), path.stat().st_mtime_ns))
+    best = _first_whole(run, key=lambda path: (path.name.startswith(BEST), path.stat().st_mtime_ns))
+    if not best.name.startswith(BEST) or _was_measured(best):
+        return best
+    newest = newest_checkpoint(run)
+    print(f"{best.name} is merely the first one: no held-out block had a whole accepted length; taking {newest.name}")
+    return newest
 
 
 def load_drafter(path: str | Path, drafter):
@@ -123,6 +129,13 @@ def load_drafter(path: str | Path, drafter):
     except RuntimeError as error:
         raise ValueError(f"checkpoint {path} does not fit the drafter of this configuration: {error}") from error
     return drafter.eval()
+
+
+def _was_measured(path: Path) -> bool:
+    """False if what checkpoint ``path`` was chosen by was NaN, which Lightning writes as -inf."""
+    states = read_checkpoint(path).get("callbacks", {}).values()
+    scores = [state.get("best_model_score") for state in states if isinstance(state, dict)]
+    return all(score is None or bool(torch.isfinite(torch.as_tensor(score))) for score in scores)
 
 
 def _first_whole(run: str | Path, key) -> Path:
