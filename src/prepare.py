@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import hydra
-import torch
 from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
 from draftlab.data.responses import ResponseSettings, claim_responses, responses_identity, write_responses
-from draftlab.target import TargetSpec, load_target, load_tokenizer
+from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
 from draftlab.target.weights import torch_dtype
 
 STAGES = ("responses",)
@@ -37,7 +36,7 @@ def main(cfg: DictConfig) -> None:
     prompts = data.read_prompts()
     spec = hydra.utils.instantiate(cfg.target)
     settings = response_settings(cfg, spec, data.max_length)
-    device = pick_device(cfg.device)
+    device = find_device(cfg.device)
     chat = Chat(load_tokenizer(spec), spec.thinking, spec.eos_token_ids)
     identity = responses_identity(chat, prompts, settings, target_identity(spec, device))
     claim_responses(data.folder, identity)  # refusals come before any weights load
@@ -65,11 +64,6 @@ def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:
     source = Path(spec.path).name if Path(spec.path).is_dir() else spec.path
     dtype = str(torch_dtype(spec, device)).removeprefix("torch.")
     return {"name": spec.name, "source": source, "revision": spec.revision, "dtype": dtype}
-
-
-def pick_device(name: str) -> str:
-    """``auto`` is CUDA where there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
 from draftlab.training.run import (
     check_resume,
+    check_settings,
     find_resume,
     fit,
     load_data,
@@ -39,12 +40,13 @@ def main(cfg: DictConfig) -> None:
     parts = build(cfg, meta=cfg.plan)
     optimizer = hydra.utils.instantiate(cfg.trainer.optimizer)
     data = hydra.utils.instantiate(cfg.data)
-    device = pick_device(cfg.trainer.settings.accelerator)
+    check_settings(cfg.trainer.settings)
     if cfg.plan:
         mixed = cfg.trainer.settings.precision != "32-true"  # of the machine that will train, not of this one
         work = workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)
         print_plan(make_plan(parts, work), cfg.plan_gpu_gb)
         return
+    device = pick_device(cfg.trainer.settings.accelerator)
     folder = Path(HydraConfig.get().runtime.output_dir)
     checkpoint = find_resume(folder, cfg.resume)
     if checkpoint is not None:
@@ -53,6 +55,7 @@ def main(cfg: DictConfig) -> None:
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
     record(cfg, HydraConfig.get().overrides.task, folder)
+    print(f"position weights of the loss: {parts.block.weights_text}")
     start = hydra.utils.instantiate(cfg.trainer.warm_start) if checkpoint is None else None
     target = prepare_target(parts.drafter, data, device, start)
     module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)

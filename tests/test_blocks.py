@@ -131,6 +131,8 @@ def test_a_block_sees_itself_and_context_strictly_before_its_anchor(num_inputs):
 
 def test_no_decay_means_equal_weights_and_the_formula_holds_otherwise():
     """Case 5."""
+    assert BlockSpec(decay_gamma=None).weights_text.startswith("no decay")
+    assert BlockSpec(decay_gamma=4.0).weights_text == "exp(-(k-1)/4) at position k"
     assert position_weights(4, None).tolist() == [1, 1, 1, 1]
     expected = [2.718281828 ** (-(k - 1) / 4) for k in (1, 2, 3)]
     assert position_weights(3, 4.0).tolist() == pytest.approx(expected)
@@ -138,7 +140,10 @@ def test_no_decay_means_equal_weights_and_the_formula_holds_otherwise():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("block_size", 0), ("num_anchors", 0), ("decay_gamma", 0.0), ("decay_gamma", -1.0), ("decay_gamma", float("nan"))],
+    [
+        *(("block_size", 0), ("block_size", 2.5), ("block_size", "seven"), ("num_anchors", 0)),
+        *(("decay_gamma", 0.0), ("decay_gamma", -1.0), ("decay_gamma", float("nan"))),
+    ],
 )
 def test_values_outside_their_range_are_refused_by_name(field, value):
     """Case 5 and bad input of the block group."""

@@ -60,6 +60,13 @@ class BlockSpec:
         """I, the input slots of a block."""
         return self.block_size if self.sample_from_anchor else self.block_size + 1
 
+    @property
+    def weights_text(self) -> str:
+        """The position weights in words, for logs: also that there is no decay (case 5)."""
+        if self.decay_gamma is None:
+            return "no decay, every position weighs 1 (block.decay_gamma=null)"
+        return f"exp(-(k-1)/{self.decay_gamma:g}) at position k"
+
 
 def position_weights(block_size: int, decay_gamma: float | None) -> Tensor:
     """w_k = exp(-(k-1)/γ_w) for k = 1..G, float32 [G]; all 1 when ``decay_gamma`` is None (method 3)."""

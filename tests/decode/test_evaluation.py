@@ -132,6 +132,10 @@ def test_prompts_that_never_fit_are_refused(big_target, tokenizer, tmp_path):
         evaluation(big_target, tokenizer, tmp_path, max_new_tokens=250).run(benchmarks())
 
 
+def test_one_temperature_may_stand_alone():
+    assert settings(temperatures=0.5).temperatures == (0.5,)
+
+
 def test_impossible_settings_are_refused():
     for change, message in [
         ({"temperatures": ()}, "temperatures must be one or more"),
@@ -139,6 +143,7 @@ def test_impossible_settings_are_refused():
         ({"temperatures": (-1.0,)}, "sampling.temperature"),
         ({"top_p": 0.0}, "sampling.top_p"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": 1.5}, "batch_size must be at least 1 and whole"),
         ({"speed_prompts": -1}, "speed.prompts must be at least 0"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -172,5 +172,5 @@ def test_bad_input_is_refused_before_anything_runs(exact_target):
     with pytest.raises(ValueError, match=r"prompt 0 has 250 tokens, .* max_position 256"):
         plain_decode(exact_target, [[5] * 250], DecodeSettings(max_new_tokens=20))
     for field in ("max_new_tokens", "batch_size", "prefill_tokens"):
-        with pytest.raises(ValueError, match=f"{field} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{field} must be at least 1 and whole, got 0"):
             DecodeSettings(**{field: 0})

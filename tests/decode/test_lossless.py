@@ -16,7 +16,7 @@ import torch
 import tiny
 from draftlab.blocks import BlockSpec
 from draftlab.decode import cache
-from draftlab.decode.loop import Decoder, DecodeSettings, speculative_decode
+from draftlab.decode.loop import Decoder, DecodeSettings, plain_decode, speculative_decode
 from draftlab.drafters import DFlash, DSpark
 from draftlab.heads import GatedHead, MarkovHead, NoHead, RNNHead
 from draftlab.sampling import Sampling, probs
@@ -170,7 +170,7 @@ def test_a_drafter_that_misstates_its_law_is_caught():
         check(target, drafter, [[1]], Sampling(), num_rounds=1)
 
 
-@pytest.mark.parametrize("name", ["markov", "rnn"])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_drafter_says_the_same_in_a_crowded_batch_as_alone(name):
     """Rows that move, wait and take freed places must not see each other's context; confidences would tell."""
     target, drafter = tiny_pair(name, vocab_size=8, gamma=3)
@@ -180,6 +180,8 @@ def test_a_drafter_says_the_same_in_a_crowded_batch_as_alone(name):
         for batch_size in (1, 4)
     ]
     assert {counted.accepted for generation in runs[0] for counted in generation.rounds} >= {0, 1}
+    plain = plain_decode(target, prompts, DecodeSettings(20, SAMPLINGS["T=0"], (4,), 1))
+    assert [generation.tokens for generation in plain] == [generation.tokens for generation in runs[0]]  # case 22
     for alone, crowded in zip(*runs, strict=True):
         assert alone.tokens == crowded.tokens and len(alone.rounds) == len(crowded.rounds)
         for one, other in zip(alone.rounds, crowded.rounds, strict=True):

@@ -51,7 +51,11 @@ def test_bad_folders_and_lines_are_refused_with_what_to_do(tmp_path):
         folder_benchmarks(tmp_path, DOMAINS, 2)
     with pytest.raises(ValueError, match=r"benchmarks: humaneval not found .* there are gsm8k"):
         folder_benchmarks(tmp_path, DOMAINS, 1, names=["humaneval"])
-    for make in (lambda: folder_benchmarks(tmp_path, DOMAINS, 0), lambda: builtin_benchmarks(0)):
+    for make in (
+        lambda: folder_benchmarks(tmp_path, DOMAINS, 0),
+        lambda: builtin_benchmarks(0),
+        lambda: builtin_benchmarks(1.5),
+    ):
         with pytest.raises(ValueError, match="limit must be at least 1"):
             make()
     with pytest.raises(ValueError, match="expected at least one prompt"):

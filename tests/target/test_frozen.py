@@ -200,6 +200,15 @@ def test_layer_ids_beyond_the_real_model_are_refused():
         FrozenTarget(model, spec)
 
 
+def test_a_mask_id_that_only_the_models_own_files_call_an_end_token_is_refused():
+    """Case 15: the spec names no end ids, so the check has to come again when they are known."""
+    model = tiny.tiny_model()
+    model.generation_config.eos_token_id = [7, tiny.MASK]
+    spec = tiny.tiny_spec(model, eos_token_ids=())
+    with pytest.raises(ValueError, match=r"target\.mask_token_id 3 is the end-of-turn token"):
+        FrozenTarget(model, spec)
+
+
 def test_an_encoder_decoder_model_is_refused(target):
     config = transformers.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
     with pytest.raises(ValueError, match="decoder-only"):

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tiny
-from draftlab.target import derive_spec, load_ends, load_target, load_tokenizer, weights
+from draftlab.target import derive_spec, find_device, load_ends, load_target, load_tokenizer, weights
 from draftlab.target.weights import torch_dtype
 
 IDS = torch.randint(4, 64, (1, 10), generator=torch.Generator().manual_seed(1))
@@ -86,6 +86,17 @@ def test_dtype_auto_is_float32_on_cpu_and_bfloat16_on_cuda(spec):
     assert torch_dtype(dataclasses.replace(spec, dtype="float64"), "cuda") == torch.float64
     half = load_target(dataclasses.replace(spec, dtype="bfloat16"))
     assert half.dtype == half(IDS).features.dtype == torch.bfloat16
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto") == find_device("cpu") == "cpu"
+    with pytest.raises(ValueError, match="device=cuda needs a GPU"):
+        find_device("cuda")
+    with pytest.raises(ValueError, match="device must be auto, cpu, cuda"):
+        find_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert find_device("auto") == "cuda" and find_device("cuda:1") == "cuda:1"
 
 
 def test_the_tokenizer_is_the_targets_own(spec, target_folder, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fitting
-from draftlab.training.run import pick_device, pick_precision, prepare_target, set_vocabulary
+from draftlab.training.run import check_settings, pick_device, pick_precision, prepare_target, set_vocabulary
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,21 @@ def test_every_rank_holds_the_target_on_its_own_device(monkeypatch, accelerator,
     if rank is not None:
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert pick_device(accelerator) == device
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="accelerator=gpu needs a GPU"):
+        pick_device("gpu")
+
+
+@pytest.mark.parametrize("name", ["accumulate_grad_batches", "val_check_interval"])
+@pytest.mark.parametrize("value", [0, -1, "often"])
+def test_trainer_settings_that_would_fail_after_loading_are_refused_by_name(name, value):
+    for fine in ({name: 1}, {name: None}, {}):
+        check_settings(fine)
+    with pytest.raises(ValueError, match=f"trainer.settings.{name}"):
+        check_settings({name: value})
 
 
 def test_precision_auto_is_float32_on_the_cpu_and_mixed_bfloat16_on_cuda():

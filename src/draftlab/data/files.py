@@ -131,8 +131,10 @@ def claim(folder: Path, identity: dict, what: str, field: str) -> None:
     """Make ``folder`` hold ``what`` of this identity: note it in ``identity.json`` until a manifest takes its place.
 
     Raises:
-        ValueError: the folder was begun with another identity; the message names the differing key and ``field``.
+        ValueError: it is a file, or was begun with another identity; the message names the differing key and ``field``.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{field} must be a folder for the {what}, but {folder} is a file; give another path")
     folder.mkdir(parents=True, exist_ok=True)
     for path in (folder / MANIFEST, folder / IDENTITY):
         if not path.exists():

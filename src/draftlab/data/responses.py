@@ -69,8 +69,9 @@ class ResponseSettings:
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "batch_size", "max_prompt_tokens", "window_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"responses.{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"responses.{name} must be at least 1 and whole, got {value!r}")
         if self.max_minutes is not None and self.max_minutes < 0:
             raise ValueError(f"responses.max_minutes must be null or at least 0, got {self.max_minutes}")
 

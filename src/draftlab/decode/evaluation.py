@@ -45,7 +45,7 @@ class SpeedSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What to decode with. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 keep every token.
+    """What to decode with; one temperature may stand alone. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 keep every token.
 
     Raises:
         ValueError: no temperature, one given twice, or a value outside its range.
@@ -61,7 +61,8 @@ class EvaluationSettings:
     speed: SpeedSettings
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperatures", tuple(float(value) for value in self.temperatures))
+        given = self.temperatures if isinstance(self.temperatures, list | tuple) else [self.temperatures]
+        object.__setattr__(self, "temperatures", tuple(map(float, given)))
         if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
             raise ValueError(f"temperatures must be one or more different numbers, got {list(self.temperatures)}")
         if self.speed.prompts < 0:

@@ -51,8 +51,9 @@ class DecodeSettings:
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "batch_size", "prefill_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be at least 1 and whole, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -86,5 +86,5 @@ def folder_benchmarks(
 
 
 def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1 prompt a benchmark, got {limit}")
+    if not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit must be at least 1 and whole, in prompts a benchmark, got {limit!r}")

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
-from draftlab.target import FrozenTarget, load_target
+from draftlab.target import FrozenTarget, find_device, load_target
 from draftlab.training.build import build
 from draftlab.training.checkpoint import best_checkpoint, describe, load_drafter, newest_checkpoint
 
@@ -33,7 +32,7 @@ class TrainedDrafter:
 
     def load_target(self, device: str) -> FrozenTarget:
         """Load the target that the drafter was trained for and join the two on ``device`` (auto, cpu, cuda …)."""
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        device = find_device(device)
         target = load_target(self.drafter.spec, device)
         self.drafter.to(device).attach(target.ends)
         return target

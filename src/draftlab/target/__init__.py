@@ -4,7 +4,7 @@ from draftlab.target.derive import check_against_config, derive_spec
 from draftlab.target.ends import TargetEnds
 from draftlab.target.frozen import FrozenTarget, TargetOutput
 from draftlab.target.spec import TargetSpec
-from draftlab.target.weights import load_ends, load_target, load_tokenizer
+from draftlab.target.weights import find_device, load_ends, load_target, load_tokenizer
 
 __all__ = [
     "FrozenTarget",
@@ -13,6 +13,7 @@ __all__ = [
     "TargetSpec",
     "check_against_config",
     "derive_spec",
+    "find_device",
     "load_ends",
     "load_target",
     "load_tokenizer",

@@ -25,6 +25,24 @@ from draftlab.target.source import fetch, resolve
 from draftlab.target.spec import TargetSpec
 
 
+def find_device(name: str) -> str:
+    """The device called ``name``: ``auto`` is CUDA where there is one, else the CPU.
+
+    Raises:
+        ValueError: no such device, in PyTorch or on this machine.
+    """
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return "cuda" if available else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, got {name!r}") from None
+    if kind == "cuda" and not available:
+        raise ValueError(f"device={name} needs a GPU, but PyTorch {torch.__version__} sees none; use auto or cpu")
+    return name
+
+
 def torch_dtype(spec: TargetSpec, device: str | torch.device = "cpu") -> torch.dtype:
     """Dtype of the frozen weights on ``device``; ``auto`` is bfloat16 on CUDA and float32 elsewhere."""
     if spec.dtype == "auto":

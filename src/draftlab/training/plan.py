@@ -190,7 +190,7 @@ def _parameters(plan: Plan) -> Table:
     layout = "anchor-first" if block.sample_from_anchor else "1+N"
     table = _table(
         f"{type(drafter).__name__} ({type(drafter.markov_head).__name__}) for {spec.name}: block {block.block_size} "
-        f"({layout}), target layers {list(spec.target_layer_ids)}, mask id {spec.mask_token_id}, "
+        f"({layout}; weights {block.weights_text}), target layers {list(spec.target_layer_ids)}, mask id {spec.mask_token_id}, "
         f"draft vocabulary {drafter.draft_vocab_size:,} of {spec.vocab_size:,}",
         "parameters",
         "trainable",

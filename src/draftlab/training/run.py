@@ -8,6 +8,7 @@ Each stage prints what it decided. The module knows nothing of configuration or 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
@@ -24,7 +25,15 @@ FIT_OUTPUTS = ("checkpoints/*.ckpt", "metrics.csv")
 
 
 def pick_device(accelerator: str) -> str:
-    """Device of the frozen target: where this rank will train."""
+    """Device of the frozen target: where this rank will train.
+
+    Raises:
+        ValueError: a GPU is asked for and PyTorch sees none.
+    """
+    if accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
+        raise ValueError(
+            f"trainer.settings.accelerator={accelerator} needs a GPU, but PyTorch {torch.__version__} sees none; use auto or cpu"
+        )
     if accelerator in ("cuda", "gpu") or (accelerator == "auto" and torch.cuda.is_available()):
         return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # Lightning and torchrun tell a process its device this way
     return "cpu"
@@ -35,6 +44,18 @@ def pick_precision(precision: str, device: str) -> str:
     if precision != "auto":
         return precision
     return "bf16-mixed" if torch.device(device).type == "cuda" else "32-true"
+
+
+def check_settings(settings: Mapping) -> None:
+    """Refuse ``trainer.settings`` on which Lightning stumbles only when the target is loaded and training begins.
+
+    Raises:
+        ValueError: an interval or a number of batches that is not positive.
+    """
+    for name in ("accumulate_grad_batches", "val_check_interval"):
+        value = settings.get(name)
+        if value is not None and (isinstance(value, str) or value <= 0):
+            raise ValueError(f"trainer.settings.{name} must be a number above 0, got {value!r}")
 
 
 def find_resume(folder: Path, resume: bool | str) -> Path | None:
