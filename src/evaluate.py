@@ -34,6 +34,7 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     folder = Path(folder)
     settings = read_settings(cfg)
     trained = open_drafter(folder, cfg.checkpoint)
+    check_evaluation(cfg, trained.drafter)
     benchmarks = read_benchmarks(cfg)
     spec = trained.drafter.spec
     chat = Chat(load_tokenizer(spec), spec.thinking if cfg.thinking is None else cfg.thinking, spec.eos_token_ids)
@@ -41,6 +42,21 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     target = trained.load_target(cfg.device)
     Evaluation(target, trained.drafter, chat, settings, folder, trained.identity).run(benchmarks, command)
     return write_report(folder)
+
+
+def check_evaluation(cfg: DictConfig, drafter) -> None:
+    """Refuse an ``evaluation`` group that ``drafter`` cannot be evaluated with, before training or loading anything.
+
+    Raises:
+        ValueError: values out of range, missing prompts, or more tokens than the target has positions for.
+    """
+    settings, limit = read_settings(cfg), drafter.spec.max_position
+    read_benchmarks(cfg)
+    if limit is not None and settings.max_new_tokens + drafter.block.block_size + 1 >= limit:
+        raise ValueError(
+            f"max_new_tokens {settings.max_new_tokens} leaves no room for a prompt: {drafter.spec.name} has "
+            f"{limit} positions, and a block takes {drafter.block.block_size + 1}; lower max_new_tokens"
+        )
 
 
 def read_settings(cfg: DictConfig) -> EvaluationSettings:

@@ -31,6 +31,8 @@ from draftlab.training.run import (
     prepare_target,
     set_vocabulary,
 )
+from draftlab.training.warm_start import check_warm_start
+from evaluate import check_evaluation, evaluate_run
 
 
 @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
@@ -46,19 +48,15 @@ def main(cfg: DictConfig) -> None:
         work = workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)
         print_plan(make_plan(parts, work), cfg.plan_gpu_gb)
         return
+    start = hydra.utils.instantiate(cfg.trainer.warm_start)
+    check_warm_start(parts.drafter, start)
+    if cfg.evaluate_after:
+        check_evaluation(cfg.evaluation, parts.drafter)
     device = pick_device(cfg.trainer.settings.accelerator)
     folder = Path(HydraConfig.get().runtime.output_dir)
     checkpoint = find_resume(folder, cfg.resume)
     if checkpoint is not None:
         check_resume(parts.drafter, checkpoint)
-    L.seed_everything(cfg.seed, verbose=False)
-    load_data(data, parts.spec)
-    set_vocabulary(parts.drafter, data)
-    record(cfg, HydraConfig.get().overrides.task, folder)
-    print(f"position weights of the loss: {parts.block.weights_text}")
-    start = hydra.utils.instantiate(cfg.trainer.warm_start) if checkpoint is None else None
-    target = prepare_target(parts.drafter, data, device, start)
-    module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
     trainer = hydra.utils.instantiate(
         cfg.trainer.settings,
         precision=pick_precision(cfg.trainer.settings.precision, device),
@@ -66,11 +64,16 @@ def main(cfg: DictConfig) -> None:
         logger=list(hydra.utils.instantiate(cfg.logger).values()),
         default_root_dir=str(folder),
     )
+    L.seed_everything(cfg.seed, verbose=False)
+    load_data(data, parts.spec)
+    set_vocabulary(parts.drafter, data)
+    record(cfg, HydraConfig.get().overrides.task, folder)
+    print(f"position weights of the loss: {parts.block.weights_text}")
+    target = prepare_target(parts.drafter, data, device, start if checkpoint is None else None)
+    module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
     fit(trainer, module, data, checkpoint)
     print(f"checkpoints: {folder / 'checkpoints'}")
     if cfg.evaluate_after:
-        from evaluate import evaluate_run
-
         evaluate_run(folder, cfg.evaluation)
 
 

@@ -117,6 +117,14 @@ def test_the_plan_of_a_large_target_needs_neither_weights_nor_network(command, t
     [
         (["drafter=dflash", "head=rnn"], "head=none"),
         (["drafter=dspark", "head=no_such_head"], "no_such_head"),
+        (["trainer.settings.precision=7-bit"], "7-bit"),
+        (["trainer.settings.devices=0"], "devices"),
+        (["trainer.settings.accelerator=abacus"], "abacus"),
+        (["trainer.settings.max_steps=-1", "plan=true"], "no end"),
+        (["drafter.num_layers=31"], "num_layers 31 of 30 at most"),
+        (["drafter.intermediate_size=64"], "intermediate_size 64"),
+        (["evaluate_after=true", "evaluation.max_new_tokens=9000"], "max_new_tokens 9000"),
+        (["evaluate_after=true", "evaluation.prompts_dir=no/such/folder"], "no/such/folder"),
     ],
 )
 def test_an_impossible_choice_is_one_message_with_exit_code_1(command, tmp_path, arguments, message):

@@ -13,7 +13,7 @@ from draftlab.data.chat import Chat
 from draftlab.data.features import FeatureSettings, collate, compute_features, features_identity, plan_shards
 from draftlab.data.samples import tokenise
 
-SETTINGS = FeatureSettings(dtype="float32", batch_tokens=400, shard_tokens=300)
+SETTINGS = FeatureSettings(dtype="float32", compute_dtype="float32", batch_tokens=400, shard_tokens=300)
 TEXT = {"tokenizer": "a", "template": "b", "max_length": 128}
 
 
@@ -59,23 +59,58 @@ class Counting:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_stored_features_are_those_of_reading_each_sample_alone(frozen, samples, tmp_path, dtype):
-    settings = dataclasses.replace(SETTINGS, dtype=dtype)
+    settings = dataclasses.replace(SETTINGS, dtype=dtype, compute_dtype="float32")
     store = compute(frozen, samples, tmp_path, settings)
     tolerance = {"float32": 1e-4, "bfloat16": 2e-2}[dtype]
     for index, sample in enumerate(samples):
         alone = frozen.read(collate([sample]), log_normalizer=True)
         stored = store[index]
         assert stored[0].dtype == stored[1].dtype == getattr(torch, dtype)
-        for got, expected in zip(stored, (alone.features, alone.last_hidden, alone.log_normalizer), strict=True):
+        teaches = torch.cat([sample.loss_mask[1:], torch.tensor([False])])
+        assert stored[2][~teaches].isposinf().all()
+        stored = (*stored[:2], stored[2][teaches])
+        expected_normalizer = alone.log_normalizer[:, teaches]
+        for got, expected in zip(stored, (alone.features, alone.last_hidden, expected_normalizer), strict=True):
             assert got.shape == expected[0].shape
             torch.testing.assert_close(got.float(), expected[0], rtol=tolerance, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize(
+    ("stored", "fast", "asked", "expected"),
+    [
+        ("bfloat16", True, "auto", torch.bfloat16),
+        ("bfloat16", False, "auto", torch.float32),
+        ("float32", True, "auto", torch.float32),
+        ("bfloat16", True, "float32", torch.float32),
+        ("bfloat16", False, "bfloat16", torch.bfloat16),
+    ],
+)
+def test_features_are_computed_in_bfloat16_where_it_is_fast_and_stored_in_it(
+    frozen, monkeypatch, stored, fast, asked, expected
+):
+    monkeypatch.setattr(features, "has_fast_bfloat16", lambda device: fast)
+    assert features.compute_dtype(frozen, FeatureSettings(dtype=stored, compute_dtype=asked)) == expected
+
+
+def test_bfloat16_products_leave_features_close_to_exact_ones(frozen, samples, tmp_path):
+    """Products are rounded, sums along the residual stream are not: the error stays that of one rounding."""
+    exact, fast = (
+        compute(frozen, samples, tmp_path / name, dataclasses.replace(SETTINGS, compute_dtype=name))
+        for name in ("float32", "bfloat16")
+    )
+    for index in range(len(samples)):
+        for ours, theirs in zip(fast[index][:2], exact[index][:2], strict=True):
+            error = (ours - theirs).norm() / theirs.norm()
+            assert 0 < error < 2 * torch.finfo(torch.bfloat16).eps
 
 
 def test_the_normalizer_belongs_to_the_stored_state(frozen, samples, tmp_path):
     """Rounded states with the normalizer of exact ones would not be a law: probabilities must sum to 1."""
     store = compute(frozen, samples, tmp_path, dataclasses.replace(SETTINGS, dtype="bfloat16"))
     _, last_hidden, log_normalizer = store[3]
-    law = (frozen.logits(last_hidden.float()) - log_normalizer.unsqueeze(-1)).exp()
+    known = log_normalizer.isfinite()
+    assert known.sum() == samples[3].loss_mask.sum()
+    law = (frozen.logits(last_hidden.float()) - log_normalizer.unsqueeze(-1)).exp()[known]
     torch.testing.assert_close(law.sum(-1), torch.ones(len(law)), rtol=1e-4, atol=1e-4)
 
 
@@ -149,6 +184,7 @@ def test_another_target_layer_list_weights_or_samples_are_refused_by_key(frozen,
         "samples": (frozen, samples[:-1], SETTINGS),
         "feature_dtype": (frozen, samples, dataclasses.replace(SETTINGS, dtype="bfloat16")),
         "log_normalizer": (frozen, samples, dataclasses.replace(SETTINGS, log_normalizer=False)),
+        "compute_dtype": (frozen, samples, dataclasses.replace(SETTINGS, compute_dtype="bfloat16")),
     }
     for key, (other, some, settings) in others.items():
         with pytest.raises(ValueError, match=f"features made with another {key}: "):

@@ -60,6 +60,19 @@ def test_steps_without_any_anchor_move_nothing_and_the_next_one_trains(target, d
     assert all(torch.isfinite(tensor).all() for tensor in moved.values())
 
 
+def test_mixed_precision_trains_and_clips_as_float32_does(target, data, tmp_path):
+    """The fused optimiser must let Lightning clip; master weights stay float32."""
+    start = fitting.weights_of(fitting.tiny_module(target))
+    exact, mixed = (
+        train(target, data, tmp_path, [[0, 1, 2]], precision=precision, gradient_clip_val=0.1)
+        for precision in ("32-true", "bf16-mixed")
+    )
+    for name in exact:
+        assert mixed[name].dtype == exact[name].dtype
+    moved = exact["fc.weight"] - start["fc.weight"]
+    assert (mixed["fc.weight"] - exact["fc.weight"]).norm() < 0.2 * moved.norm()
+
+
 def test_the_target_does_not_change_and_is_no_parameter(target, data, tmp_path):
     """Case 14."""
     before = {name: tensor.clone() for name, tensor in target.model.state_dict().items()}

@@ -40,9 +40,22 @@ def test_trainer_settings_that_would_fail_after_loading_are_refused_by_name(name
         check_settings({name: value})
 
 
+def test_a_training_without_an_end_is_refused():
+    check_settings({"max_steps": -1, "max_epochs": 2})
+    check_settings({"max_steps": 5, "max_epochs": -1})
+    with pytest.raises(ValueError, match="max_steps or max_epochs"):
+        check_settings({"max_steps": -1, "max_epochs": -1})
+
+
 def test_precision_auto_is_float32_on_the_cpu_and_mixed_bfloat16_on_cuda():
     assert pick_precision("auto", "cpu") == "32-true" and pick_precision("auto", "cuda:1") == "bf16-mixed"
     assert pick_precision("16-mixed", "cpu") == "16-mixed"
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_precision_fast_is_mixed_bfloat16_where_the_device_has_instructions_for_it(monkeypatch, fast):
+    monkeypatch.setattr("draftlab.training.run.has_fast_bfloat16", lambda device: fast)
+    assert pick_precision("fast", "cpu") == ("bf16-mixed" if fast else "32-true")
 
 
 def test_the_draft_vocabulary_is_chosen_by_coverage_and_printed(tmp_path, capsys):

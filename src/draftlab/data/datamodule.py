@@ -48,6 +48,7 @@ class DraftDataModule(L.LightningDataModule):
         seed: of the split and of the training order.
         num_workers: loader processes.
         feature_dtype: of stored features; batches come in float32.
+        compute_dtype: of the target's matrix products when features are computed; ``auto`` lets the CPU decide.
         cache_dir: folder of stored features; null for one in the cache that is chosen by their identity.
         expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet.
 
@@ -66,6 +67,7 @@ class DraftDataModule(L.LightningDataModule):
         seed: int = 0,
         num_workers: int = 0,
         feature_dtype: str = "bfloat16",
+        compute_dtype: str = "auto",
         cache_dir: str | None = None,
         expected: dict[str, int] | None = None,
     ) -> None:
@@ -74,6 +76,8 @@ class DraftDataModule(L.LightningDataModule):
             raise ValueError(f"data.features must be one of {', '.join(FEATURES)}, got {features!r}")
         if feature_dtype not in DTYPES:
             raise ValueError(f"data.feature_dtype must be one of {', '.join(DTYPES)}, got {feature_dtype!r}")
+        if compute_dtype not in ("auto", *DTYPES):
+            raise ValueError(f"data.compute_dtype must be one of auto, {', '.join(DTYPES)}, got {compute_dtype!r}")
         for name, value, least in (
             ("max_length", max_length, 2),
             ("batch_size", batch_size, 1),
@@ -84,7 +88,8 @@ class DraftDataModule(L.LightningDataModule):
                 raise ValueError(f"data.{name} must be at least {least}, got {value}")
         self.path, self.prompts, self.features = path, prompts, features
         self.max_length, self.batch_size, self.val_samples, self.seed = max_length, batch_size, val_samples, seed
-        self.num_workers, self.feature_dtype, self.cache_dir = num_workers, feature_dtype, cache_dir
+        self.num_workers, self.cache_dir = num_workers, cache_dir
+        self.feature_dtype, self.compute_dtype = feature_dtype, compute_dtype
         self.expected = dict(expected or {})
         self.samples: list[Sample] = []
         self.counts = SampleCounts()
@@ -153,7 +158,7 @@ class DraftDataModule(L.LightningDataModule):
         """Compute the features of all samples, or open those of an earlier run; does nothing in online mode."""
         if self.features == "online":
             return
-        settings = FeatureSettings(self.feature_dtype, log_normalizer)
+        settings = FeatureSettings(self.feature_dtype, log_normalizer, self.compute_dtype)
         identity = features_identity(target, self.samples, settings, self._text_identity)
         folder = None if self.cache_dir is None else resolve_path(self.cache_dir)
         self._store = compute_features(target, self.samples, folder, identity, settings)

@@ -179,12 +179,15 @@ class FrozenTarget(nn.Module):
         )
 
     @torch.no_grad()
-    def self_check(self, input_ids: Tensor, last_hidden: Tensor | None = None) -> None:
+    def self_check(
+        self, input_ids: Tensor, last_hidden: Tensor | None = None, compute_dtype: torch.dtype | None = None
+    ) -> None:
         """Refuse teacher states whose logits are not the target's own (case 1).
 
         Args:
             input_ids: real tokens [B, Q] without padding, from position 0.
             last_hidden: stored states [B, Q, D] to check; None checks what :meth:`forward` returns.
+            compute_dtype: of the matrix products that made the stored states; None: the target's own.
 
         Raises:
             ValueError: LM head over the states differs from the model's logits, or the embedding scale is wrong.
@@ -195,7 +198,8 @@ class FrozenTarget(nn.Module):
         expected = self.model(input_ids=input_ids, use_cache=False).logits.float()
         error = (self.ends.logits(last_hidden.to(self.device)).float() - expected).abs().max().item()
         # Another dtype of the stored states costs their rounding (bfloat16: 8 bits); a missing norm costs everything.
-        coarsest = max(torch.finfo(last_hidden.dtype).eps, torch.finfo(self.dtype).eps)
+        dtypes = (last_hidden.dtype, self.dtype, compute_dtype or self.dtype)
+        coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
         allowed = max(1e-3, 8 * coarsest) * expected.abs().max().item()
         if not error <= allowed:
             raise ValueError(

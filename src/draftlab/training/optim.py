@@ -47,9 +47,13 @@ class OptimizerSettings:
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
         """AdamW over the trainable parameters."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
-        return torch.optim.AdamW(
+        optimizer = torch.optim.AdamW(
             trainable, lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay, fused=True
         )
+        # Under mixed precision Lightning refuses to clip for an optimiser that would undo a loss scale inside its step.
+        # Without the mark a scaler undoes it before the step, which the fused kernel takes just as well.
+        optimizer._step_supports_amp_scaling = False
+        return optimizer
 
     def schedule(self, optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
         """Per-step schedule over ``total_steps`` optimiser steps."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from draftlab.drafters.backbone import SIZES
+
 PASS_THROUGH_NOISE = 0.002  # std of the other entries of fc: small beside 1, but not a dead start
 
 
@@ -28,6 +30,28 @@ class WarmStart:
     layers: bool = False
     context: bool = False
     head: bool = False
+
+
+def check_warm_start(drafter, parts: WarmStart) -> None:
+    """Refuse draft layers that cannot be the target's, by its description alone; :func:`warm_start` sees the tensors.
+
+    Raises:
+        ValueError: more draft layers than the target has, or layers of other sizes.
+    """
+    if not parts.layers:
+        return
+    spec, differing = drafter.spec, []
+    if len(drafter.layers) > spec.num_layers:
+        differing.append(f"num_layers {len(drafter.layers)} of {spec.num_layers} at most")
+    for name in SIZES:
+        ours, theirs = getattr(drafter.sizes, name), getattr(spec, name)
+        if ours != theirs:
+            differing.append(f"{name} {ours}, the target's is {theirs}")
+    if differing:
+        raise ValueError(
+            f"trainer.warm_start.layers copies layers of the target, but the drafter has {'; '.join(differing)}; "
+            "drop these drafter settings, or give trainer.warm_start.layers=false"
+        )
 
 
 @torch.no_grad()
