@@ -32,7 +32,6 @@ from draftlab.training.run import (
     set_vocabulary,
 )
 from draftlab.training.warm_start import check_warm_start
-from evaluate import check_evaluation, evaluate_run
 
 
 @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
@@ -51,6 +50,8 @@ def main(cfg: DictConfig) -> None:
     start = hydra.utils.instantiate(cfg.trainer.warm_start)
     check_warm_start(parts.drafter, start)
     if cfg.evaluate_after:
+        from evaluate import check_evaluation
+
         check_evaluation(cfg.evaluation, parts.drafter)
     device = pick_device(cfg.trainer.settings.accelerator)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -74,6 +75,8 @@ def main(cfg: DictConfig) -> None:
     fit(trainer, module, data, checkpoint)
     print(f"checkpoints: {folder / 'checkpoints'}")
     if cfg.evaluate_after:
+        from evaluate import evaluate_run
+
         evaluate_run(folder, cfg.evaluation)
 
 
