@@ -69,7 +69,7 @@ def main(cfg: DictConfig) -> None:
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
     record(cfg, HydraConfig.get().overrides.task, folder)
-    print(f"position weights of the loss: {parts.block.weights_text}")
+    print(f"position weights of the loss: {parts.block.weights_text} {parts.loss.positions.text}".rstrip())
     target = prepare_target(parts.drafter, data, device, start if checkpoint is None else None)
     module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
     fit(trainer, module, data, checkpoint)

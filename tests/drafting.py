@@ -14,13 +14,14 @@ from functools import partial
 import torch
 
 from draftlab.blocks import BlockSpec, lay_out
-from draftlab.drafters import DFlash, DSpark
-from draftlab.heads import GatedHead, MarkovHead, NoHead, RNNHead
+from draftlab.drafters import MTP, DFlash, DSpark, Eagle3
+from draftlab.heads import DominoHead, GatedHead, MarkovHead, NoHead, RNNHead
 from draftlab.target import TargetEnds, TargetSpec
 from draftlab.types import Batch, Context
 
 RANK = 5
-HEADS = {"markov": MarkovHead, "gated": GatedHead, "rnn": RNNHead, "none": NoHead}
+FAMILIES = {"dflash": DFlash, "eagle3": Eagle3, "mtp": MTP}  # those without a head
+HEADS = {"markov": MarkovHead, "gated": GatedHead, "rnn": RNNHead, "domino": DominoHead, "none": NoHead}
 LAYOUTS = {"anchor-first": True, "1+N": False}
 
 
@@ -57,10 +58,11 @@ def random_ends(spec, scale=1.0, seed=1, dtype=torch.float64, **options):
 
 
 def tiny_drafter(head="markov", block=None, spec=None, seed=0, dtype=torch.float64, **options):
-    """A drafter whose every weight is random; ``head="dflash"`` makes a DFlash."""
+    """A drafter whose every weight is random; ``head="dflash"``, ``"eagle3"`` or ``"mtp"`` makes one of that family."""
     spec, block = spec or small_spec(), block or BlockSpec(block_size=4, num_anchors=3)
     options = {"num_layers": 2} | options
-    build = partial(DFlash, spec, block) if head == "dflash" else partial(DSpark, spec, block, make_head(head))
+    family = FAMILIES.get(head)
+    build = partial(DSpark, spec, block, make_head(head)) if family is None else partial(family, spec, block)
     drafter = build(**options)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -122,10 +122,30 @@ def unrolled_bias(head, hidden, previous):
             gate = torch.sigmoid(gate)
             state = gate * state + (1 - gate) * torch.tanh(candidate)
             latent = torch.tanh(output)
+        elif "gru.weight_ih" in w:
+            latent = state = gru_step(w, torch.cat([looked_up, h]), state)
         else:
             latent = looked_up
         biases.append(w["markov_w2.weight"] @ latent)
     return torch.stack(biases)
+
+
+def gru_step(w, x, state):
+    """Next state [R] of a GRU, component by component; weights hold the rows of reset, update and candidate in this order."""
+    r, following = len(state), torch.zeros_like(state)
+    for i in range(r):
+        reset, update, candidate = (
+            (
+                w["gru.weight_ih"][row] @ x + w["gru.bias_ih"][row],
+                w["gru.weight_hh"][row] @ state + w["gru.bias_hh"][row],
+            )
+            for row in (i, r + i, 2 * r + i)
+        )
+        open_share = 1 / (1 + math.exp(-float(sum(reset))))
+        kept_share = 1 / (1 + math.exp(-float(sum(update))))
+        proposed = math.tanh(float(candidate[0]) + open_share * float(candidate[1]))
+        following[i] = (1 - kept_share) * proposed + kept_share * state[i]
+    return following
 
 
 def confidence(drafter, hidden, previous):

@@ -11,7 +11,9 @@ from draftlab.blocks import (
     draw_anchors,
     lay_out,
     output_slots,
+    pair_rule,
     position_weights,
+    slot_positions,
 )
 from draftlab.types import Batch
 
@@ -136,6 +138,69 @@ def test_no_decay_means_equal_weights_and_the_formula_holds_otherwise():
     assert position_weights(4, None).tolist() == [1, 1, 1, 1]
     expected = [2.718281828 ** (-(k - 1) / 4) for k in (1, 2, 3)]
     assert position_weights(3, 4.0).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("decay", [0.8, 0.5, 1.0, 1])
+def test_step_j_of_training_time_test_weighs_step_decay_to_the_j(length, decay):
+    block = BlockSpec.training_time_test(length, decay, num_anchors=9)
+    assert (block.block_size, block.num_anchors, block.sample_from_anchor) == (length, 9, True)
+    expected = [decay**step for step in range(length)]
+    assert position_weights(length, block.decay_gamma).tolist() == pytest.approx(expected)
+    assert (block.decay_gamma is None) == (decay == 1)
+    assert "divided by the sequence's number of anchors" in block.weights_text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"ttt_length": bad}, r"block\.ttt_length must be a whole number of at least 1")
+            for bad in (0, -1, 2.5, "7")
+        ),
+        *(
+            ({"step_decay": bad}, r"block\.step_decay must lie in \(0, 1\]")
+            for bad in (0, -0.5, 1.01, float("nan"), "a")
+        ),
+        ({"num_anchors": 0}, r"block\.num_anchors"),
+    ],
+)
+def test_a_training_time_test_without_steps_or_with_growing_weights_is_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        BlockSpec.training_time_test(**options)
+
+
+def test_equal_sequences_divide_each_step_by_the_anchors_of_its_sequence():
+    """A step whose label leaves the supervised span weighs 0 and is not made up for; a row without anchors stays at 0."""
+    batch = make_batch([[0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]])
+    anchors, valid = draw_anchors(batch.loss_mask, 4, torch.Generator().manual_seed(0))
+    plain = lay_out(batch, anchors, valid, BlockSpec(3, 4, decay_gamma=2.0), MASK).weights
+    equal = lay_out(batch, anchors, valid, BlockSpec(3, 4, decay_gamma=2.0, equal_sequences=True), MASK).weights
+    assert valid.sum(-1).tolist() == [4, 1, 0]
+    for row, count in enumerate((4, 1, 1)):
+        torch.testing.assert_close(equal[row], plain[row] / count)
+    assert equal[:, :, 0].sum(-1).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_slots_of_a_chain_stand_at_the_pair_of_their_anchor_and_behind_it():
+    assert slot_positions(torch.tensor([[4, 1, 0]]), 3).tolist() == [[[3, 4, 5], [0, 1, 2], [0, 1, 2]]]
+
+
+def test_true_pairs_see_real_pairs_up_to_themselves():
+    mask = torch.tensor([[1, 1, 0, 1, 0]]).bool()
+    rule = pair_rule(mask)
+    for query in range(5):
+        for key in range(5):
+            assert rule[0, query, key] == (key == query or (key < query and bool(mask[0, key])))
+
+
+@pytest.mark.parametrize("num_queries", [1, 2])
+def test_fewer_queries_than_inputs_see_the_whole_of_their_block(num_queries):
+    anchors, valid = torch.tensor([[1, 4], [3, 0]]), torch.tensor([[True, True], [True, False]])
+    context_mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0]]).bool()
+    whole = attention_rule(anchors, valid, 3, context_mask).unflatten(1, (2, 3))
+    few = attention_rule(anchors, valid, 3, context_mask, num_queries).unflatten(1, (2, num_queries))
+    assert torch.equal(few, whole[:, :, :num_queries])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Every target × drafter × head × loss × experiment composes and constructs, or is refused for a reason listed here."""
+"""Every target, drafter, head, loss and experiment composes and constructs with every other, or is refused as listed here.
+
+Whether a combination makes sense is decided by two of its choices, so the combinations tried cover all pairs instead of the whole
+product: with the default target every pair of drafter, head and loss; elsewhere every choice with every target and experiment.
+"""
 
 import contextlib
 import inspect
@@ -24,21 +28,54 @@ def choices(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-# The combinations that make no sense, and a part of the message that says so; all others must construct.
+# The pairs that make no sense, and a part of the message that says so; all others must construct.
 NEEDS_NO_HEAD, NEEDS_CONFIDENCE = "takes head=none", "has no confidence head"
-REFUSED = {
-    ("dflash", "markov", "ce"): NEEDS_NO_HEAD,
-    ("dflash", "markov", "dspark"): NEEDS_NO_HEAD,
-    ("dflash", "markov", "no_confidence"): NEEDS_NO_HEAD,
-    ("dflash", "gated", "ce"): NEEDS_NO_HEAD,
-    ("dflash", "gated", "dspark"): NEEDS_NO_HEAD,
-    ("dflash", "gated", "no_confidence"): NEEDS_NO_HEAD,
-    ("dflash", "rnn", "ce"): NEEDS_NO_HEAD,
-    ("dflash", "rnn", "dspark"): NEEDS_NO_HEAD,
-    ("dflash", "rnn", "no_confidence"): NEEDS_NO_HEAD,
-    ("dflash", "none", "dspark"): NEEDS_CONFIDENCE,
+REFUSED_HEADS = {  # (drafter, head); found before the loss is looked at
+    ("dflash", "markov"): NEEDS_NO_HEAD,
+    ("dflash", "gated"): NEEDS_NO_HEAD,
+    ("dflash", "rnn"): NEEDS_NO_HEAD,
+    ("dflash", "domino"): NEEDS_NO_HEAD,
+    **{(chain, head): NEEDS_NO_HEAD for chain in ("eagle3", "mtp") for head in choices("head") if head != "none"},
 }
-COMBINATIONS = list(itertools.product(choices("drafter"), choices("head"), choices("loss")))
+REFUSED_LOSSES = {  # (drafter, loss)
+    ("dflash", "dspark"): NEEDS_CONFIDENCE,
+    ("dflash", "dpace"): NEEDS_CONFIDENCE,
+    **{(chain, loss): NEEDS_CONFIDENCE for chain in ("eagle3", "mtp") for loss in ("dspark", "dpace")},
+}
+
+
+EVERY = list(itertools.product(choices("drafter"), choices("head"), choices("loss")))
+
+
+def refusal(drafter: str, head: str, loss: str) -> str | None:
+    return REFUSED_HEADS.get((drafter, head), REFUSED_LOSSES.get((drafter, loss)))
+
+
+def pairs_told(combination: tuple[str, ...]) -> set:
+    """The pairs of choices that trying ``combination`` tells about: all if it constructs, else the one it is refused for."""
+    drafter, head, loss = combination
+    if (drafter, head) in REFUSED_HEADS:
+        return {("drafter", drafter, "head", head)}
+    if (drafter, loss) in REFUSED_LOSSES:
+        return {("drafter", drafter, "loss", loss)}
+    return {("drafter", drafter, "head", head), ("drafter", drafter, "loss", loss), ("head", head, "loss", loss)}
+
+
+def choices_told(combination: tuple[str, ...]) -> set:
+    """The choices that trying ``combination`` tells about: all if it constructs."""
+    return set() if refusal(*combination) else set(zip(("drafter", "head", "loss"), combination, strict=True))
+
+
+def few(told) -> list[tuple[str, ...]]:
+    """Few combinations that tell all there is, chosen greedily."""
+    missing, chosen = set().union(*map(told, EVERY)), []
+    while missing:
+        best = max(EVERY, key=lambda combination: len(missing & told(combination)))
+        chosen.append(best)
+        missing -= told(best)
+    return chosen
+
+
 EXPERIMENTS = [None, *choices("experiment")]
 DEFAULT_TARGET = "smollm2_135m"
 
@@ -66,27 +103,61 @@ def construct(overrides: list[str]) -> str | None:
     return None
 
 
-def pairs():
-    """(target, experiment): what composes by default is quick, an experiment moved to another target is slow."""
-    for target, experiment in itertools.product(choices("target"), EXPERIMENTS):
-        marks = [] if experiment is None or target == DEFAULT_TARGET else [pytest.mark.slow]
-        yield pytest.param(target, experiment, marks=marks, id=f"{target}-{experiment}")
-
-
-@pytest.mark.parametrize(("target", "experiment"), pairs())
-def test_every_drafter_head_and_loss_constructs_or_is_refused_as_listed(target, experiment, target_overrides):
+def constructs_as_listed(combinations, overrides: list[str]) -> dict:
+    """The (drafter, head, loss) among ``combinations`` that construct or are refused otherwise than listed."""
     wrong = {}
-    for drafter, head, loss in COMBINATIONS:
-        overrides = [*target_overrides(target), f"drafter={drafter}", f"head={head}", f"loss={loss}"]
-        message = construct([*overrides, *([f"experiment={experiment}"] if experiment else [])])
-        expected = REFUSED.get((drafter, head, loss))
+    for drafter, head, loss in combinations:
+        message = construct([*overrides, f"drafter={drafter}", f"head={head}", f"loss={loss}"])
+        expected = refusal(drafter, head, loss)
         if (message is None) != (expected is None) or (expected and expected not in message):
             wrong[drafter, head, loss] = message or "was not refused"
-    assert wrong == {}
+    return wrong
+
+
+def experiment_overrides(experiment: str | None) -> list[str]:
+    return [f"experiment={experiment}"] if experiment else []
+
+
+def elsewhere():
+    """(target, experiment) beside the default: one of the two moved is quick, both moved is slow."""
+    for target, experiment in itertools.product(choices("target"), EXPERIMENTS):
+        if target != DEFAULT_TARGET or experiment is not None:
+            marks = [] if experiment is None or target == DEFAULT_TARGET else [pytest.mark.slow]
+            yield pytest.param(target, experiment, marks=marks, id=f"{target}-{experiment}")
+
+
+def test_every_pair_of_drafter_head_and_loss_constructs_or_is_refused_as_listed():
+    assert constructs_as_listed(few(pairs_told), [f"target={DEFAULT_TARGET}"]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [target for target in choices("target") if target != DEFAULT_TARGET])
+def test_every_pair_constructs_or_is_refused_as_listed_with_every_target(target, target_overrides):
+    assert constructs_as_listed(few(pairs_told), target_overrides(target)) == {}
+
+
+@pytest.mark.parametrize(("target", "experiment"), elsewhere())
+def test_every_drafter_head_and_loss_constructs_or_is_refused_as_listed(target, experiment, target_overrides):
+    overrides = [*target_overrides(target), *experiment_overrides(experiment)]
+    assert constructs_as_listed(few(choices_told), overrides) == {}
+
+
+def test_the_combinations_tried_tell_about_every_choice_and_every_pair():
+    groups = ("drafter", "head", "loss")
+    wanted = {
+        (first, a, second, b)
+        for first, second in itertools.combinations(groups, 2)
+        for a, b in itertools.product(choices(first), choices(second))
+    }
+    assert set().union(*map(pairs_told, few(pairs_told))) == wanted
+    assert {(group, name) for group in groups for name in choices(group)} == set().union(
+        *map(choices_told, few(choices_told))
+    )
 
 
 def test_what_is_listed_as_refused_exists():
-    assert set(REFUSED) <= set(COMBINATIONS)
+    assert set(REFUSED_HEADS) <= set(itertools.product(choices("drafter"), choices("head")))
+    assert set(REFUSED_LOSSES) <= set(itertools.product(choices("drafter"), choices("loss")))
 
 
 @pytest.mark.parametrize("drafter", choices("drafter"))
@@ -97,13 +168,37 @@ def test_a_drafters_usual_partners_construct_with_every_target(target, drafter, 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_constructs_as_it_is(experiment):
-    assert construct([f"experiment={experiment}"] if experiment else []) is None
+    assert construct(experiment_overrides(experiment)) is None
 
 
 def test_the_command_line_wins_over_what_drafter_target_and_experiment_name():
     cfg = compose("train", overrides=["drafter=dflash", "head=markov", "loss=dspark", "data=laptop", "block=block7"])
     assert cfg.head._target_.endswith("MarkovHead") and "tv" in cfg.loss.terms
-    assert "laptop" in cfg.data.path and cfg.block.num_anchors == 512
+    assert "laptop" in cfg.data.path and cfg.block.decay_gamma == 7
+
+
+@pytest.mark.parametrize("target", choices("target"))
+@pytest.mark.parametrize(("drafter", "block_size", "loss"), [("eagle3", 7, "soft_ce"), ("mtp", 1, "ce")])
+def test_a_chain_keeps_its_own_block_and_depth_with_every_target(target, drafter, block_size, loss, target_overrides):
+    cfg = compose("train", overrides=[*target_overrides(target), f"drafter={drafter}"])
+    parts = build(cfg, meta=True)
+    assert (parts.block.block_size, len(parts.drafter.layers), list(parts.loss.terms)) == (block_size, 1, [loss])
+    assert parts.block.num_anchors == cfg.trainer.num_anchors  # as many as the machine takes
+    assert parts.drafter.draft_vocab_size == (cfg.drafter.draft_vocab_size or parts.spec.vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["drafter=eagle3", "block.ttt_length=0"], "block.ttt_length"),
+        (["drafter=eagle3", "block.step_decay=0"], "block.step_decay"),
+        (["drafter=eagle3", "block.step_decay=1.5"], "block.step_decay"),
+        (["drafter=eagle3", "block=block7_one_plus_n"], "block.sample_from_anchor"),
+        (["drafter=mtp", "target.target_layer_ids=[1,40]"], "target.target_layer_ids"),
+    ],
+)
+def test_bad_input_of_a_chain_is_refused_by_name(overrides, message):
+    assert message in (construct(overrides) or "was not refused")
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -30,6 +30,7 @@ SIZE = "drafter.num_layers=1 drafter.draft_vocab_size=null"
 DECODE = "limit=1 max_new_tokens=6 speed.prompts=1 speed.max_new_tokens=4"
 AFTER = "evaluation.limit=1 evaluation.max_new_tokens=6 evaluation.speed.prompts=0"
 TINY = "target=custom target.path={target} target.mask_token_id=3"
+TINY_CHAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop {STEPS} drafter.draft_vocab_size=null"
 TINY_TRAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop block=laptop {STEPS} {SIZE}"
 
 
@@ -70,6 +71,13 @@ EXAMPLES = {
     "python src/train.py --multirun head=markov,gated,rnn,none run_name=heads": Example(
         TINY_TRAIN, slow=True, leaves="outputs/heads/*/metrics.csv", count=4
     ),
+    "python src/train.py drafter=eagle3 run_name=eagle3": Example(
+        f"{TINY_CHAIN} trainer.warm_start.layers=false", leaves="outputs/eagle3/metrics.csv"
+    ),
+    "python src/train.py drafter=mtp block.block_size=3 run_name=mtp3": Example(
+        TINY_CHAIN, leaves="outputs/mtp3/metrics.csv"
+    ),
+    "python src/train.py loss=lk run_name=lk": Example(TINY_TRAIN, leaves="outputs/lk/metrics.csv"),
     "python src/train.py experiment=demo_compare": Example(
         f"{TINY_TRAIN} {AFTER}", slow=True, leaves="outputs/demo_compare/report.html"
     ),

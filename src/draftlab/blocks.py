@@ -12,6 +12,13 @@ An *anchor* is a position a whose own token and next token are both supervised. 
 Supervision of a block is a contiguous prefix: it stops at the first unsupervised or missing label. A block attends, in
 both directions, to itself and to context *strictly before* its anchor, and to nothing of other blocks.
 
+A *chain* (Eagle3, MTP) drafts slot after slot over pairs of a state of the target and a token, one apart:
+
+    pair t (from 0)          the target's state at t, the token t+1, RoPE position t; it predicts token t+2
+    slot 0 of anchor a       pair a-1                                        (an anchor at 0 has no state before it: zeros)
+    slot k                   the chain's own state of slot k-1, the token a+k, RoPE position a-1+k
+    slot k attends           causally to pairs 0 … a-2, to slot 0, and to the slots of its own block up to k
+
     >>> position_weights(3, decay_gamma=3.0)
     tensor([1.0000, 0.7165, 0.5134])
 """
@@ -36,6 +43,8 @@ class BlockSpec:
         num_anchors: anchors per sequence, at most.
         decay_gamma: γ_w of w_k = exp(-(k-1)/γ_w); None means no decay (every weight 1).
         sample_from_anchor: True for the anchor-first layout (γ inputs), False for 1+N (anchor and γ masks).
+        equal_sequences: divide the weights of a sequence by its number of anchors, so that a long one counts no more than
+            a short one; False: every position counts the same.
 
     Raises:
         ValueError: a value outside its range.
@@ -45,6 +54,27 @@ class BlockSpec:
     num_anchors: int = 512
     decay_gamma: float | None = 7.0
     sample_from_anchor: bool = True
+    equal_sequences: bool = False
+
+    @classmethod
+    def training_time_test(cls, ttt_length: int = 7, step_decay: float = 0.8, num_anchors: int = 512) -> BlockSpec:
+        """The block of Eagle3's Training-Time Test: ``ttt_length`` steps, step j (from 0) of weight ``step_decay``^j.
+
+        Every sequence weighs the same. Decoding drafts ``ttt_length`` tokens.
+
+        Raises:
+            ValueError: a value outside its range.
+        """
+        if not isinstance(ttt_length, int) or ttt_length < 1:
+            raise ValueError(
+                f"block.ttt_length must be a whole number of at least 1 (steps of the Training-Time Test), got {ttt_length!r}"
+            )
+        if not (isinstance(step_decay, int | float) and 0 < step_decay <= 1):
+            raise ValueError(
+                f"block.step_decay must lie in (0, 1], got {step_decay!r}; write 1.0 for no decay over steps"
+            )
+        decay_gamma = None if step_decay == 1 else -1.0 / math.log(step_decay)
+        return cls(ttt_length, num_anchors, decay_gamma, equal_sequences=True)
 
     def __post_init__(self) -> None:
         for name, value in (("block_size (gamma)", self.block_size), ("num_anchors", self.num_anchors)):
@@ -63,9 +93,10 @@ class BlockSpec:
     @property
     def weights_text(self) -> str:
         """The position weights in words, for logs: also that there is no decay (case 5)."""
+        equal = ", divided by the sequence's number of anchors" if self.equal_sequences else ""
         if self.decay_gamma is None:
-            return "no decay, every position weighs 1 (block.decay_gamma=null)"
-        return f"exp(-(k-1)/{self.decay_gamma:g}) at position k"
+            return f"no decay, every position weighs 1 (block.decay_gamma=null){equal}"
+        return f"exp(-(k-1)/{self.decay_gamma:g}) at position k{equal}"
 
 
 def position_weights(block_size: int, decay_gamma: float | None) -> Tensor:
@@ -118,6 +149,8 @@ def lay_out(batch: Batch, anchors: Tensor, valid: Tensor, spec: BlockSpec, mask_
     labels = _gather(batch.input_ids, (teacher + 1).clamp_max(num_tokens - 1))
     previous = _gather(batch.input_ids, teacher)
     weights = position_weights(spec.block_size, spec.decay_gamma).to(anchors.device) * label_mask
+    if spec.equal_sequences:
+        weights = weights / valid.sum(-1).clamp_min(1)[:, None, None]
     first = _gather(batch.input_ids, anchors)
     input_ids, positions = block_inputs(first, anchors, spec, mask_token_id)
     return Blocks(
@@ -145,21 +178,41 @@ def output_slots(hidden: Tensor, block_size: int) -> Tensor:
     return hidden[..., hidden.shape[-2] - block_size :, :]
 
 
-def attention_rule(anchors: Tensor, valid: Tensor, num_inputs: int, context_mask: Tensor) -> Tensor:
-    """Who may attend whom in training: bool [B, N*I, T + N*I], keys ordered context first, then all block inputs.
+def slot_positions(anchors: Tensor, block_size: int) -> Tensor:
+    """RoPE positions [..., G] of a chain's slots after anchors [...]: a-1, a, …; an anchor at 0, without a pair, starts at 0."""
+    return (anchors - 1).clamp_min(0).unsqueeze(-1) + torch.arange(block_size, device=anchors.device)
+
+
+def attention_rule(
+    anchors: Tensor, valid: Tensor, num_inputs: int, context_mask: Tensor, num_queries: int | None = None
+) -> Tensor:
+    """Who may attend whom in training: bool [B, N*Q, T + N*I], keys ordered context first, then all block inputs.
 
     Args:
         anchors: [B, N]; valid: bool [B, N]; num_inputs: I; context_mask: bool [B, T], True on real tokens.
+        num_queries: Q, inputs of a block that ask; None: all of them.
 
     A filler block still sees itself, so that its softmax is finite.
     """
     num_rows, num_anchors = anchors.shape
+    num_queries = num_queries or num_inputs
     positions = torch.arange(context_mask.shape[1], device=anchors.device)
     context = (positions < anchors.unsqueeze(-1)) & context_mask.unsqueeze(1) & valid.unsqueeze(-1)  # [B, N, T]
-    context = context.repeat_interleave(num_inputs, dim=1)
-    block_of = torch.arange(num_anchors, device=anchors.device).repeat_interleave(num_inputs)
-    own = (block_of.unsqueeze(0) == block_of.unsqueeze(1)).expand(num_rows, -1, -1)
+    context = context.repeat_interleave(num_queries, dim=1)
+    blocks = torch.arange(num_anchors, device=anchors.device)
+    asking, asked = blocks.repeat_interleave(num_queries), blocks.repeat_interleave(num_inputs)
+    own = (asking.unsqueeze(1) == asked.unsqueeze(0)).expand(num_rows, -1, -1)
     return torch.cat([context, own], dim=-1)
+
+
+def pair_rule(pair_mask: Tensor) -> Tensor:
+    """Which pairs a chain's true pairs may attend, causally: bool [B, P, P] from ``pair_mask`` [B, P], True on real ones.
+
+    A pair that is not real still sees itself, so that its softmax is finite.
+    """
+    index = torch.arange(pair_mask.shape[1], device=pair_mask.device)
+    causal = index <= index.unsqueeze(-1)
+    return (causal & pair_mask.unsqueeze(1)) | (index == index.unsqueeze(-1))
 
 
 def _gather(values: Tensor, index: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import tiny
 from draftlab.blocks import BlockSpec
 from draftlab.decode import cache
 from draftlab.decode.loop import Decoder, DecodeSettings, plain_decode, speculative_decode
-from draftlab.drafters import DFlash, DSpark
+from draftlab.drafters import MTP, DFlash, DSpark, Eagle3
 from draftlab.heads import GatedHead, MarkovHead, NoHead, RNNHead
 from draftlab.sampling import Sampling, probs
 from enumeration import Enumeration, output_law
@@ -28,7 +28,8 @@ HEADS = {
     "rnn": partial(RNNHead, rank=4),
     "none": NoHead,
 }
-DRAFTERS = ["markov", "gated", "rnn", "none", "dflash"]
+FAMILIES = {"dflash": DFlash, "eagle3": Eagle3, "mtp": MTP}
+DRAFTERS = [*HEADS, *FAMILIES]
 SAMPLINGS = {
     "T=1": Sampling(),
     "T=0.7": Sampling(temperature=0.7),
@@ -38,14 +39,14 @@ SAMPLINGS = {
 }
 
 
-def tiny_pair(name, vocab_size, gamma, draft_ids=None, sample_from_anchor=True):
+def tiny_pair(name, vocab_size, gamma, draft_ids=None, sample_from_anchor=True, num_layers=1):
     """A float64 target and an untrained drafter whose laws are neither flat nor alike."""
     target = tiny.tiny_target(
         vocab_size=vocab_size, hidden_size=16, dtype=torch.float64, spec={"mask_token_id": tiny.UNK}
     )
     block = BlockSpec(block_size=gamma, sample_from_anchor=sample_from_anchor)
-    options = {"num_layers": 1, "draft_vocab_size": None if draft_ids is None else len(draft_ids)}
-    kind = partial(DSpark, head=HEADS[name]) if name in HEADS else DFlash
+    options = {"num_layers": num_layers, "draft_vocab_size": None if draft_ids is None else len(draft_ids)}
+    kind = partial(DSpark, head=HEADS[name]) if name in HEADS else FAMILIES[name]
     drafter = kind(target.spec, block, **options).double().eval()
     generator = torch.Generator().manual_seed(1)
     for parameter in drafter.parameters():
@@ -137,8 +138,9 @@ def test_a_second_round_from_unequal_positions_follows_the_target_law_exactly(na
     check(target, drafter, [[1, 2], [2]], sampling, num_rounds=2)
 
 
-def test_a_second_round_after_longer_blocks_follows_the_target_law_exactly():
-    target, drafter = tiny_pair("rnn", vocab_size=3, gamma=2, draft_ids=torch.tensor([0, 2]))
+@pytest.mark.parametrize("name", ["rnn", "eagle3", "mtp"])
+def test_a_second_round_after_longer_blocks_follows_the_target_law_exactly(name):
+    target, drafter = tiny_pair(name, vocab_size=3, gamma=2, draft_ids=torch.tensor([0, 2]))
     check(target, drafter, [[1, 2]], Sampling(), num_rounds=2)
 
 
@@ -187,3 +189,14 @@ def test_a_drafter_says_the_same_in_a_crowded_batch_as_alone(name):
         for one, other in zip(alone.rounds, crowded.rounds, strict=True):
             assert (one.proposed, one.accepted, one.committed) == (other.proposed, other.accepted, other.committed)
             assert one.confidence == pytest.approx(other.confidence, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_greedy_decoding_is_plain_decoding_with_deeper_drafters_too(name, num_layers):
+    """Case 22: the context of a deep chain runs through its own layers, prompts of unequal length side by side."""
+    target, drafter = tiny_pair(name, vocab_size=8, gamma=3, num_layers=num_layers)
+    prompts = [[1, 5], [4, 3, 1, 1, 7, 2], [6], [3, 2, 5]]
+    settings = DecodeSettings(20, SAMPLINGS["T=0"], (4,), 2)
+    runs = (speculative_decode(target, drafter, prompts, settings), plain_decode(target, prompts, settings))
+    assert [one.tokens for one in runs[0]] == [one.tokens for one in runs[1]]

@@ -80,13 +80,15 @@ def test_a_cast_of_the_drafter_does_not_cast_the_target():
 
 
 @pytest.mark.parametrize("drafter", ["dspark", "dspark_parallel", "dflash"])
-@pytest.mark.parametrize("head", ["markov", "gated", "rnn", "none"])
+@pytest.mark.parametrize("head", ["markov", "gated", "rnn", "domino", "none"])
 def test_configurations_build_without_weights_or_are_refused(drafter, head):
     """On the meta device, as a plan does; ``drafter=dflash`` takes no head but none."""
     file = OmegaConf.load(CONF / "drafter" / f"{drafter}.yaml")
     node = file.get("drafter") or OmegaConf.load(CONF / "drafter" / "dspark.yaml").drafter
     make_head = instantiate(OmegaConf.load(CONF / "head" / f"{head}.yaml"))
-    block = instantiate(OmegaConf.create({"block": OmegaConf.load(CONF / "block" / "block7.yaml")}).block)
+    block = instantiate(
+        OmegaConf.create({"block": OmegaConf.load(CONF / "block" / "block7.yaml"), "trainer": {"num_anchors": 9}}).block
+    )
     with torch.device("meta"):
         build = partial(instantiate(node), spec=small_spec(), block=block, head=make_head)
         if drafter == "dflash" and head != "none":
@@ -101,13 +103,18 @@ def test_configurations_build_without_weights_or_are_refused(drafter, head):
 FOLLOWS = "${block.block_size}"
 
 
-@pytest.mark.parametrize("file", sorted((CONF / "block").glob("*.yaml")), ids=lambda file: file.stem)
+EXTENDING = [file for file in sorted((CONF / "block").glob("*.yaml")) if file.stem != "ttt7"]
+
+
+@pytest.mark.parametrize("file", EXTENDING, ids=lambda file: file.stem)
 def test_block_configurations_extend_the_papers_block(file):
     """The decay follows the block size unless a file fixes it."""
     base = OmegaConf.load(CONF / "block" / "block7.yaml")
     own = OmegaConf.load(file)
     own.pop("defaults", None)
-    block = instantiate(OmegaConf.create({"block": OmegaConf.merge(base, own, {"block_size": 4})}).block)
+    merged = {"block": OmegaConf.merge(base, own, {"block_size": 4}), "trainer": {"num_anchors": 9}}
+    block = instantiate(OmegaConf.create(merged).block)
+    assert block.num_anchors == 9
     fixed = OmegaConf.to_container(own).get("decay_gamma", FOLLOWS)
     assert block.block_size == 4 and block.decay_gamma == (4 if fixed == FOLLOWS else fixed)
     assert block.num_inputs == (5 if file.stem == "block7_one_plus_n" else 4)

@@ -10,7 +10,7 @@ from draftlab.heads import MarkovHead, NoHead
 from reference import unrolled_bias
 
 V, W, D, G = 17, 11, 6, 5
-SEQUENTIAL = ["markov", "gated", "rnn"]
+SEQUENTIAL = ["markov", "gated", "rnn", "domino"]
 
 
 def random_head(name, seed=0):
@@ -45,8 +45,8 @@ def test_the_bias_is_the_formula_of_the_method(name):
     torch.testing.assert_close(head.bias(hidden, previous), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "remembers"), [("markov", False), ("gated", False), ("rnn", True)])
-def test_only_the_rnn_head_remembers_more_than_one_token(name, remembers):
+@pytest.mark.parametrize(("name", "remembers"), [("markov", False), ("gated", False), ("rnn", True), ("domino", True)])
+def test_only_recurrent_heads_remember_more_than_one_token(name, remembers):
     head, (hidden, previous) = random_head(name), random_inputs()
     changed = previous.clone()
     changed[:, 1] = (changed[:, 1] + 1) % V
@@ -78,7 +78,33 @@ def test_weights_have_the_names_and_shapes_of_released_checkpoints():
     tables = {"markov_w1.weight": (V, RANK), "markov_w2.weight": (W, RANK)}
     gate = {"gate_proj.weight": (RANK, D + RANK), "gate_proj.bias": (RANK,)}
     joint = {"joint_proj.weight": (3 * RANK, 2 * RANK + D), "joint_proj.bias": (3 * RANK,)}
-    assert shapes == {"none": {}, "markov": tables, "gated": tables | gate, "rnn": tables | joint}
+    gru = {"gru.weight_ih": (3 * RANK, RANK + D), "gru.weight_hh": (3 * RANK, RANK)}
+    gru |= {"gru.bias_ih": (3 * RANK,), "gru.bias_hh": (3 * RANK,)}
+    expected = {"none": {}, "markov": tables, "gated": tables | gate, "rnn": tables | joint, "domino": tables | gru}
+    assert shapes == expected
+
+
+@pytest.mark.parametrize("name", ["rnn", "domino"])
+def test_a_recurrent_head_reads_the_hidden_states_of_earlier_slots_and_of_none_later(name):
+    head, (hidden, previous) = random_head(name), random_inputs()
+    changed = hidden.clone()
+    changed[:, 2] += 1.0
+    difference = (head.bias(hidden, previous) - head.bias(changed, previous)).abs().amax(dim=(0, 2))
+    assert not difference[:2].any() and bool((difference[2:] > 1e-9).all())
+
+
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_mixed_precision_keeps_the_unroll_and_the_parallel_form_together(name):
+    """Under autocast some operations are bfloat16; float32 weights still get float32 gradients."""
+    head, (hidden, previous) = random_head(name).float(), random_inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        bias, state, steps = head.bias(hidden.bfloat16(), previous), head.start(3), []
+        for slot in range(G):
+            step, state = head.step(hidden[:, slot].bfloat16(), previous[:, slot], state)
+            steps.append(step)
+    torch.testing.assert_close(torch.stack(steps, dim=1).float(), bias.float(), rtol=0.05, atol=0.1)
+    bias.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in head.parameters())
 
 
 def test_a_rank_below_one_is_refused_naming_the_choice_without_a_head():

@@ -11,6 +11,7 @@ from draftlab.blocks import BlockSpec
 from draftlab.callbacks import LatestCheckpoint
 from draftlab.drafters import DSpark
 from draftlab.training import best_checkpoint, load_drafter, newest_checkpoint, read_checkpoint
+from draftlab.training.checkpoint import describe, require_same
 from draftlab.training.run import set_vocabulary
 
 
@@ -63,6 +64,7 @@ def test_a_loaded_drafter_gives_the_same_logits_and_vocabulary(run, target):
         ({"sample_from_anchor": False}, "sample_from_anchor: expected False, found True"),
         ({"head": "gated"}, "head: expected 'GatedHead', found 'MarkovHead'"),
         ({"confidence_head": False}, "confidence_head: expected False, found True"),
+        ({"confidence_input": "unnormed"}, "confidence_input: expected 'unnormed', found 'normed'"),
         ({"draft_vocab_size": 41}, "draft_vocab_size: expected 41, found 40"),
         ({"num_layers": 2}, "layers.1"),
     ],
@@ -70,6 +72,13 @@ def test_a_loaded_drafter_gives_the_same_logits_and_vocabulary(run, target):
 def test_a_checkpoint_of_another_layout_head_or_size_is_refused_by_name(run, target, changes, word):
     with pytest.raises(ValueError, match=word.replace(".", r"\.")):
         load_drafter(newest_checkpoint(run[0]), fresh(target, **changes))
+
+
+def test_a_checkpoint_from_before_a_choice_existed_means_its_default(target):
+    older = {key: value for key, value in describe(fresh(target)).items() if key != "confidence_input"}
+    require_same(fresh(target), older, "an older checkpoint")
+    with pytest.raises(ValueError, match="confidence_input"):
+        require_same(fresh(target, confidence_input="unnormed"), older, "an older checkpoint")
 
 
 def test_a_checkpoint_of_another_target_is_refused(run):

@@ -57,6 +57,29 @@ def test_parameters_are_those_of_the_built_drafter():
     assert plan.memory["AdamW moments (float32)"] == 8 * sum(expected.values())
 
 
+def test_parameters_of_the_chains_are_those_of_the_built_drafter():
+    hidden, attention = 2560, 2560 * 128 * (2 * 32 + 2 * 8)
+    rest = 3 * hidden * 9728 + 2 * hidden
+    wide = hidden * 128 * (32 + 2 * 8)  # queries, keys and values read the embedding too
+    eagle3, mtp = (dict(plan_of("target=qwen3_4b", f"drafter={name}").trainable) for name in ("eagle3", "mtp"))
+    assert eagle3 == {"fc": 5 * hidden**2, "layers": attention + wide + rest + hidden, "norm": hidden}
+    norms = {"enorm": hidden, "hnorm": hidden, "norm": hidden}
+    assert mtp == norms | {"eh_proj": 2 * hidden**2, "layers": attention + rest + 2 * 128}
+
+
+def activations_of(*overrides):
+    return plan_of("target=qwen3_4b", "data.features=memory", *overrides).memory["activations"]
+
+
+def test_activations_of_a_chain_grow_with_its_steps_and_its_context_runs_through_a_deeper_one():
+    short, long = (activations_of("drafter=eagle3", f"block.ttt_length={length}") for length in (2, 7))
+    slots = 4 * 512 * 5  # sequences, anchors, steps more
+    per_slot = 2 * (4 * 2560 + 2 * 32 * 128 + 3 * 9728)
+    assert long - short > slots * per_slot
+    layers = [activations_of("drafter=mtp", f"drafter.num_layers={count}") for count in (1, 2, 3)]
+    assert layers[1] - layers[0] == layers[2] - layers[1] > 4 * 4096 * per_slot
+
+
 def test_an_untied_head_is_counted_and_target_layers_only_where_the_target_runs_in_training():
     online, memory = (plan_of("target=qwen3_14b", f"data.features={mode}").frozen for mode in ("online", "memory"))
     assert online["LM head"] == 151_936 * 5120 and plan_of("target=qwen3_4b").frozen["LM head"] == 0
@@ -74,7 +97,7 @@ def test_the_loss_grows_with_the_chunk_and_settings_are_tried_until_one_fits():
 
 
 @pytest.mark.parametrize("target", ["smollm2_135m", "qwen3_8b", "gemma4_12b"])
-@pytest.mark.parametrize("drafter", ["dspark", "dflash"])
+@pytest.mark.parametrize("drafter", ["dspark", "dflash", "eagle3", "mtp"])
 def test_every_plan_names_its_parts(target, drafter):
     text = text_of(plan_of(f"target={target}", f"drafter={drafter}"))
     for word in (target, "trainable", "frozen", "optimiser steps", "online", "memory", "cache", "GB"):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from draftlab.blocks import BlockSpec
-from draftlab.drafters import DSpark
+from draftlab.drafters import MTP, DSpark, Eagle3
 from draftlab.heads import MarkovHead
-from draftlab.training.warm_start import WarmStart, principal_codes, warm_start
+from draftlab.training.warm_start import WarmStart, check_warm_start, principal_codes, warm_start
 from tiny import tiny_target
 
 
@@ -41,6 +41,55 @@ def test_the_last_layers_are_copied_in_order_and_not_shared():
         assert torch.equal(ours.mlp.up_proj.weight, theirs.mlp.up_proj.weight)
         assert torch.equal(ours.self_attn.q_norm.weight, torch.ones_like(ours.self_attn.q_norm.weight))
         assert ours.mlp.up_proj.weight.data_ptr() != theirs.mlp.up_proj.weight.data_ptr()
+
+
+EVERYTHING = WarmStart(layers=True, context=True, head=True)
+
+
+def started_chain(kind, family: str, num_layers: int = 1, **sizes):
+    target = tiny_target(family)
+    drafter = kind(target.spec, BlockSpec(3), num_layers=num_layers, **sizes)
+    check_warm_start(drafter, EVERYTHING)
+    warm_start(drafter.attach(target.ends), target, EVERYTHING)
+    return drafter, target
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text"])
+def test_eagle3_starts_with_the_last_layers_values_of_the_deepest_tapped_state(family):
+    """Its wide projections read that state as layer 3 of 4 reads it, and of the embedding next to nothing."""
+    drafter, target = started_chain(Eagle3, family)
+    seen = []
+    hook = target.layers[-1].self_attn.v_proj.register_forward_hook(lambda module, args, output: seen.append(output))
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    output = target(ids)
+    hook.remove()
+    layer = drafter.layers[0]
+    pairs = drafter.pair(drafter.states(output.features, None), target.ends.embed(ids.roll(-1, dims=1)))
+    ours = layer.self_attn.v_proj(layer.normed(pairs))
+    assert torch.corrcoef(torch.stack([ours.flatten(), seen[0].flatten()]))[0, 1] > 0.998
+    assert torch.equal(layer.input_layernorm.weight, torch.ones_like(layer.input_layernorm.weight))
+    noise = layer.self_attn.v_proj.weight[:, :32]
+    assert 0 < noise.abs().max() < 0.02 and torch.equal(layer.mlp.up_proj.weight, target.layers[-1].mlp.up_proj.weight)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_mtp_starts_by_passing_the_targets_last_hidden_state_on(family):
+    drafter, target = started_chain(MTP, family, num_layers=2)
+    last_hidden = target(torch.tensor([[5, 6, 7, 8, 9, 10]])).last_hidden
+    passed = drafter.pair(drafter.states(None, last_hidden), torch.zeros_like(last_hidden))
+    expected = last_hidden / last_hidden.square().mean(-1, keepdim=True).sqrt()
+    assert (passed - expected).abs().mean() < 0.03 * expected.abs().mean()
+    for ours, theirs in zip(drafter.layers, target.layers[-2:], strict=True):
+        assert torch.equal(ours.self_attn.k_proj.weight, theirs.self_attn.k_proj.weight)
+
+
+@pytest.mark.parametrize("kind", [Eagle3, MTP])
+def test_chains_that_cannot_take_the_targets_layers_are_refused_by_name(kind):
+    for sizes in ({"num_layers": 5}, {"intermediate_size": 48}):
+        with pytest.raises(ValueError, match=r"trainer\.warm_start\.layers copies .*" + next(iter(sizes))):
+            started_chain(kind, "llama", **sizes)
+    with pytest.raises(ValueError, match=r"trainer\.warm_start\.layers"):
+        started_chain(kind, "gpt_neox")
 
 
 def relative_distances(points: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,8 @@ if asked, ``log_normalizer`` = log Σ_v exp(logit_v), taken from the *stored* la
 law. Shards are safetensors files written atomically; ``manifest.json`` comes last. The folder carries an *identity*
 (target, layers, tokenizer, template, length, dtypes, samples): another identity is refused, naming the key; the same one
 resumes at the first missing shard (cases 12 and 13). What is stored in bfloat16 is also computed in it where the CPU has
-instructions for it, over three times as fast; residual stream and normalizer stay float32. When a finished folder is
-opened, the target's own logits are compared with the stored states (case 1).
+instructions for it, over three times as fast; the residual stream and the sum of the normalizer stay float32. When a
+finished folder is opened, the target's own logits are compared with the stored states (case 1).
 
     store = compute_features(target, samples, folder, identity, FeatureSettings())
     features, last_hidden, log_normalizer = store[index]
@@ -167,18 +167,19 @@ def _read_features(target: Any, samples: Sequence[Sample], settings: FeatureSett
         parts["last_hidden"].append(batch.last_hidden[real].to("cpu", dtype))
     tensors = {name: torch.cat(values) for name, values in parts.items()}
     if settings.log_normalizer:
-        tensors["log_normalizer"] = _log_normalizer(target, samples, tensors["last_hidden"])
+        tensors["log_normalizer"] = _log_normalizer(target, samples, tensors["last_hidden"], compute)
     return tensors
 
 
-def _log_normalizer(target: Any, samples: Sequence[Sample], last_hidden: Tensor) -> Tensor:
+def _log_normalizer(target: Any, samples: Sequence[Sample], last_hidden: Tensor, compute: torch.dtype) -> Tensor:
     """log Σ_v exp(logit_v) of stored states [K, D] whose next token is supervised, the only ones that teach.
 
     It costs the whole LM head a token, so elsewhere it is infinite instead: every probability there is 0.
     """
     teaches = torch.cat([functional.pad(sample.loss_mask[1:], (0, 1)) for sample in samples])
     normalizer = torch.full((len(last_hidden),), torch.inf)
-    normalizer[teaches] = target.log_normalizer(last_hidden[teaches].to(target.device, target.dtype)).float().cpu()
+    states = last_hidden[teaches].to(target.device, target.dtype)
+    normalizer[teaches] = target.log_normalizer(states, compute).cpu()
     return normalizer
 
 

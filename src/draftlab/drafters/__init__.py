@@ -1,8 +1,10 @@
-"""Drafters (``drafter=dspark|dflash``) behind one interface; see :mod:`draftlab.drafters.base`."""
+"""Drafters (``drafter=dspark|dflash|eagle3|mtp``) behind one interface; see :mod:`draftlab.drafters.base`."""
 
 from draftlab.drafters.base import Drafter
 from draftlab.drafters.cache import DraftCache
 from draftlab.drafters.dflash import DFlash
 from draftlab.drafters.dspark import DSpark
+from draftlab.drafters.eagle3 import Eagle3
+from draftlab.drafters.mtp import MTP
 
-__all__ = ["DFlash", "DSpark", "DraftCache", "Drafter"]
+__all__ = ["MTP", "DFlash", "DSpark", "DraftCache", "Drafter", "Eagle3"]

@@ -1,9 +1,9 @@
-"""Attention of draft blocks in training: every block sees context strictly before its anchor, and itself (method 2.1).
+"""Attention of draft blocks in training: every block sees context strictly before its anchor, and itself (method 2).
 
 The rule is :func:`draftlab.blocks.attention_rule`. Evaluated as one mask over all N·I queries and T + N·I keys, most
 of the work is masked away; blocks are therefore taken a few at a time, in order of their anchors, each group with the
-context that its last anchor may see and its own keys only. The result is the same. The module knows nothing of layers
-or weights.
+context that its last anchor may see and its own keys only. The result is the same. A chain (Eagle3, MTP) asks with one
+slot of each block at a time. The module knows nothing of layers or weights.
 
     attention = BlockAttention(anchors, valid, num_inputs, context_mask)
     attended = attention(queries, keys, values, context_keys, context_values)
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from draftlab.blocks import attention_rule
 
 BLOCKS_PER_GROUP = 8
+CHAINS_PER_GROUP = 64  # a chain asks with one slot a block at a time, so a group of the same work holds more blocks
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -36,9 +37,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tenso
 class _Group:
     """Consecutive blocks that are attended together."""
 
+    queries: slice  # of the N*Q queries
     inputs: slice  # of the N*I block inputs
     num_context: int  # context tokens that some block of the group may see
-    mask: Tensor  # [B, 1, q, num_context + q]
+    mask: Tensor  # [B, 1, q, num_context + i] of the group's q queries and i inputs
 
 
 class BlockAttention:
@@ -50,6 +52,7 @@ class BlockAttention:
         num_inputs: I, input slots of a block.
         context_mask: bool [B, T], True on real tokens.
         blocks_per_group: blocks attended together.
+        num_queries: Q, inputs of a block that ask; None: all of them.
     """
 
     def __init__(
@@ -59,30 +62,75 @@ class BlockAttention:
         num_inputs: int,
         context_mask: Tensor,
         blocks_per_group: int = BLOCKS_PER_GROUP,
+        num_queries: int | None = None,
     ) -> None:
+        num_queries = num_queries or num_inputs
         self.groups: list[_Group] = []
         last_anchors = [part.amax() for part in anchors.split(blocks_per_group, dim=1)]
         begin = 0
         # One transfer tells all context lengths.
         for num_context in torch.stack(last_anchors).tolist():
             blocks = slice(begin, begin + blocks_per_group)
-            mask = attention_rule(anchors[:, blocks], valid[:, blocks], num_inputs, context_mask[:, :num_context])
-            inputs = slice(begin * num_inputs, begin * num_inputs + mask.shape[1])
-            self.groups.append(_Group(inputs, num_context, mask.unsqueeze(1)))
-            begin += blocks_per_group
+            mask = attention_rule(
+                anchors[:, blocks], valid[:, blocks], num_inputs, context_mask[:, :num_context], num_queries
+            )
+            end = min(begin + blocks_per_group, anchors.shape[1])
+            queries, inputs = (slice(begin * width, end * width) for width in (num_queries, num_inputs))
+            self.groups.append(_Group(queries, inputs, num_context, mask.unsqueeze(1)))
+            begin = end
 
     def __call__(
         self, queries: Tensor, keys: Tensor, values: Tensor, context_keys: Tensor, context_values: Tensor
     ) -> Tensor:
-        """Attended values [B, H, N*I, head_dim].
+        """Attended values [B, H, N*Q, head_dim].
 
         Args:
-            queries: [B, H, N*I, head_dim]; keys, values: [B, Hkv, N*I, head_dim], of the block inputs.
+            queries: [B, H, N*Q, head_dim]; keys, values: [B, Hkv, N*I, head_dim], of the block inputs.
             context_keys, context_values: [B, Hkv, T, head_dim].
         """
         attended = []
         for group in self.groups:
             group_keys = torch.cat([context_keys[:, :, : group.num_context], keys[:, :, group.inputs]], dim=2)
             group_values = torch.cat([context_values[:, :, : group.num_context], values[:, :, group.inputs]], dim=2)
-            attended.append(attend(queries[:, :, group.inputs], group_keys, group_values, group.mask))
+            attended.append(attend(queries[:, :, group.queries], group_keys, group_values, group.mask))
         return torch.cat(attended, dim=2)
+
+
+class ChainAttention:
+    """The attention pattern of one batch of chains, slot after slot, shared by all layers.
+
+    Slot k of a block sees the true pairs strictly before the pair of its anchor, and the slots of its own block up to k.
+
+    Args:
+        first: [B, N], index of the pair that slot 0 is.
+        valid: bool [B, N].
+        num_slots: G.
+        pair_mask: bool [B, P], True on real pairs.
+    """
+
+    def __init__(self, first: Tensor, valid: Tensor, num_slots: int, pair_mask: Tensor) -> None:
+        self.slots = [
+            BlockAttention(first, valid, slot + 1, pair_mask, CHAINS_PER_GROUP, num_queries=1)
+            for slot in range(num_slots)
+        ]
+
+    def layer(self, pair_keys: Tensor, pair_values: Tensor) -> ChainLayerAttention:
+        """The same for one layer, with its keys and values [B, Hkv, P, head_dim] of the true pairs."""
+        return ChainLayerAttention(self, pair_keys, pair_values)
+
+
+class ChainLayerAttention:
+    """Attention of one layer; it keeps what the slots before have written, so it is called once a slot, in order."""
+
+    def __init__(self, pattern: ChainAttention, pair_keys: Tensor, pair_values: Tensor) -> None:
+        self.pattern, self.pairs = pattern, (pair_keys, pair_values)
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attended values [B, H, N, head_dim] of the next slot of N blocks; keys and values [B, Hkv, N, head_dim]."""
+        self.keys.append(keys)
+        self.values.append(values)
+        attention = self.pattern.slots[len(self.keys) - 1]
+        own_keys, own_values = (torch.stack(written, dim=3).flatten(2, 3) for written in (self.keys, self.values))
+        return attention(queries, own_keys, own_values, *self.pairs)

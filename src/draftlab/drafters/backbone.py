@@ -4,6 +4,8 @@
     x     = [embed(x_0), embed(MASK), …]                I inputs a block, then the draft layers over [H_ctx ; x]
     h_k   = norm(x)_k                                   G outputs a block (1+N layout: the anchor's own is dropped)
 
+Confidences read h_k, or x_k before the norm (``confidence_input``), in training and decoding alike.
+
 In training all N blocks of a sequence run side by side over one copy of the context's keys and values; in decoding
 each row runs one block over its cache. Both pass the same layers. The module knows nothing of heads, logits or
 losses.
@@ -13,7 +15,6 @@ losses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -22,28 +23,30 @@ from torch import Tensor, nn
 
 from draftlab.blocks import BlockSpec, block_inputs, output_slots
 from draftlab.drafters.attention import BlockAttention
-from draftlab.drafters.base import Drafter
 from draftlab.drafters.cache import DraftCache
-from draftlab.drafters.layers import DraftLayer, LayerSizes, RMSNorm, rotation
+from draftlab.drafters.layered import LayeredDrafter
+from draftlab.drafters.layers import DraftLayer, RMSNorm, kept_per_token
 from draftlab.heads import Head
 from draftlab.sampling import Sampling
 from draftlab.target.spec import TargetSpec
 from draftlab.types import Batch, Blocks, Context, DraftOutput, Proposal
 
-INIT_STD = 0.02
-SIZES = ("num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+CONFIDENCE_INPUTS = ("normed", "unnormed")
 
 
-class BlockDrafter(Drafter):
+class BlockDrafter(LayeredDrafter):
     """A drafter that computes all slots of a block in one parallel pass; DFlash and DSpark differ in what follows it.
 
     Args:
         spec, block, head, confidence_head, draft_vocab_size: see :class:`draftlab.drafters.base.Drafter`.
         num_layers: draft layers.
+        train_head: see :class:`draftlab.drafters.base.Drafter`.
+        confidence_input: whether confidences read the states after the final norm (``normed``) or before (``unnormed``).
         sizes: num_heads, num_kv_heads, head_dim, intermediate_size; what is missing or None is taken from the target.
 
     Raises:
-        ValueError: fewer than one layer, or sizes that attention cannot be built with.
+        ValueError: fewer than one layer, sizes that attention cannot be built with, or a confidence input of another name
+            or without a confidence head.
     """
 
     def __init__(
@@ -54,18 +57,27 @@ class BlockDrafter(Drafter):
         confidence_head: bool,
         draft_vocab_size: int | None,
         num_layers: int,
+        train_head: bool = False,
+        confidence_input: str = "normed",
         **sizes: int | None,
     ) -> None:
-        if num_layers < 1:
-            raise ValueError(f"drafter.num_layers must be at least 1, got {num_layers}")
-        layer_sizes = _layer_sizes(spec, sizes)
-        super().__init__(spec, block, head, confidence_head, draft_vocab_size)
-        self.sizes = layer_sizes
+        _check_confidence_input(confidence_input, confidence_head)
+        super().__init__(spec, block, head, confidence_head, draft_vocab_size, num_layers, train_head, **sizes)
+        self.confidence_input = confidence_input
         self.fc = nn.Linear(spec.feature_size, spec.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
-        self.layers = nn.ModuleList(DraftLayer(layer_sizes) for _ in range(num_layers))
-        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
-        self._initialise()
+        self._stack([DraftLayer(self.sizes) for _ in range(num_layers)])
+
+    @property
+    def projection(self) -> nn.Linear:
+        """fc [D, M*D]; the deepest tapped layer stands last."""
+        return self.fc
+
+    def kept_values(self, num_sequences: int, num_tokens: int) -> int:
+        """Of each layer: all of its block slots, and keys and values of the context."""
+        slots = num_sequences * self.block.num_anchors * self.block.block_size
+        kept, keys_values = kept_per_token(self.sizes)
+        return len(self.layers) * (slots * kept + num_sequences * num_tokens * keys_values)
 
     def forward(self, batch: Batch, blocks: Blocks) -> DraftOutput:
         """h_1..h_G and confidences of all blocks; of the labels, only confidences read the true previous tokens.
@@ -83,22 +95,8 @@ class BlockDrafter(Drafter):
         for layer in self.layers:
             keys, values = layer.self_attn.keys_values(context, context_rotation)
             x = layer(x, block_rotation, partial(attention, context_keys=keys, context_values=values))
-        hidden = output_slots(x.unflatten(1, (num_blocks, num_inputs)), self.block.block_size)
-        hidden = self.norm(hidden)
-        return DraftOutput(hidden, self.confidence_logits(hidden, blocks.previous))
-
-    def start(self, batch_size: int, max_length: int, device=None, dtype: torch.dtype | None = None) -> DraftCache:
-        """Empty cache, by default on the drafter's device and in its dtype."""
-        weight = self.fc.weight
-        return DraftCache(
-            num_layers=len(self.layers),
-            num_rows=batch_size,
-            num_kv_heads=self.sizes.num_kv_heads,
-            head_dim=self.sizes.head_dim,
-            max_length=max_length,
-            device=device or weight.device,
-            dtype=dtype or weight.dtype,
-        )
+        hidden, confidence_hidden = self._outputs(x.unflatten(1, (num_blocks, num_inputs)))
+        return DraftOutput(hidden, self.confidence_logits(confidence_hidden, blocks.previous))
 
     @torch.no_grad()
     def propose(
@@ -117,10 +115,11 @@ class BlockDrafter(Drafter):
         """
         num_tokens = self._num_tokens(num_tokens)
         self._extend(context, cache)
-        return self.draw(self.block_hidden(context, cache)[:, :num_tokens], context.anchor, sampling, generator)
+        hidden, confidence_hidden = (states[:, :num_tokens] for states in self.block_states(context, cache))
+        return self.draw(hidden, context.anchor, sampling, generator, confidence_hidden)
 
-    def block_hidden(self, context: Context, cache: DraftCache) -> Tensor:
-        """h_1..h_G [B, G, D] of one block a row, over what ``cache`` already holds."""
+    def block_states(self, context: Context, cache: DraftCache) -> tuple[Tensor, Tensor]:
+        """h_1..h_G [B, G, D] of one block a row and the states [B, G, D] that confidences read, over what ``cache`` holds."""
         input_ids, positions = block_inputs(
             context.anchor, context.anchor_position, self.block, self.spec.mask_token_id
         )
@@ -128,7 +127,13 @@ class BlockDrafter(Drafter):
         x, block_rotation = self._embed(input_ids), self._rotation(positions)
         for index, layer in enumerate(self.layers):
             x = layer(x, block_rotation, partial(cache.attend, index))
-        return self.norm(output_slots(x, self.block.block_size))
+        return self._outputs(x)
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """h_1..h_G [..., G, D] of the I states [..., I, D] behind the last layer, and what confidences read of them."""
+        slots = output_slots(x, self.block.block_size)
+        hidden = self.norm(slots)
+        return hidden, hidden if self.confidence_input == "normed" else slots
 
     def _extend(self, context: Context, cache: DraftCache) -> None:
         """Add the keys and values of newly committed tokens to ``cache``; padding costs nothing."""
@@ -147,37 +152,14 @@ class BlockDrafter(Drafter):
         """H_ctx [..., D] of target features [..., M*D]."""
         return self.hidden_norm(self.fc(features.to(self.fc.weight.dtype)))
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        self._require_ready()
-        return self.ends.embed(ids).to(self.fc.weight.dtype)
 
-    def _rotation(self, positions: Tensor):
-        return rotation(positions, self.sizes.head_dim, self.spec.rope_theta)
-
-    def _check_features(self, features: Tensor | None) -> None:
-        if features is None:
-            raise ValueError("the batch has no target features; let the target read it first (target.read(batch))")
-        if features.shape[-1] != self.spec.feature_size:
-            raise ValueError(
-                f"target features must be {self.spec.feature_size} wide ({self.spec.num_features} layers of "
-                f"{self.spec.hidden_size}, target.target_layer_ids {list(self.spec.target_layer_ids)}), "
-                f"got {features.shape[-1]}"
-            )
-
-    def _initialise(self) -> None:
-        """Small normal weights; what is added to the residual stream is smaller the deeper the drafter."""
-        for layer in self.layers:
-            for linear in (m for m in layer.modules() if isinstance(m, nn.Linear)):
-                nn.init.normal_(linear.weight, std=INIT_STD)
-            for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
-                nn.init.normal_(linear.weight, std=INIT_STD / math.sqrt(2 * len(self.layers)))
-        nn.init.normal_(self.fc.weight, std=INIT_STD)
-
-
-def _layer_sizes(spec: TargetSpec, sizes: dict[str, int | None]) -> LayerSizes:
-    """The sizes given, and the target's for the rest."""
-    unknown = sorted(set(sizes) - set(SIZES))
-    if unknown:
-        raise ValueError(f"unknown drafter setting {', '.join(unknown)}; layer sizes are {', '.join(SIZES)}")
-    chosen = {name: getattr(spec, name) if sizes.get(name) is None else sizes[name] for name in SIZES}
-    return LayerSizes(hidden_size=spec.hidden_size, rms_norm_eps=spec.rms_norm_eps, **chosen)
+def _check_confidence_input(confidence_input: str, confidence_head: bool) -> None:
+    if confidence_input not in CONFIDENCE_INPUTS:
+        raise ValueError(
+            f"drafter.confidence_input must be one of {', '.join(CONFIDENCE_INPUTS)}, got {confidence_input!r}"
+        )
+    if confidence_input != "normed" and not confidence_head:
+        raise ValueError(
+            f"drafter.confidence_input={confidence_input} is of no use to a drafter without confidence head; leave it out, or "
+            "use drafter=dspark with drafter.confidence_head=true"
+        )

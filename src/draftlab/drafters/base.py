@@ -1,7 +1,7 @@
 """Drafter: what training, decoding and export may ask of any draft model (method 2).
 
     forward(batch, blocks) -> DraftOutput          hidden states h_k and confidences of all blocks, teacher-forced
-    draft_logits(hidden, previous) -> [K, G, W]    U_k + B_k,  U_k = LMHead(h_k)
+    draft_logits(hidden, previous) -> [K, G, W]    U_k + B_k,  U_k = LMHead(h_k)      the target's head, or a trained copy
     propose(context, cache, …) -> Proposal         left to right from the anchor, the same layers and the same logits
 
 A drafter owns its trainable layers only. It meets the target at the two frozen ends, attached after construction and
@@ -40,6 +40,7 @@ class Drafter(nn.Module, ABC):
         head: builds the sequential head from ``vocab_size``, ``draft_vocab_size`` and ``hidden_size``.
         confidence_head: whether to predict confidences.
         draft_vocab_size: W; None drafts over the whole vocabulary of the target.
+        train_head: train a copy of the target's LM head [W, D]; False drafts with the frozen head itself.
 
     Raises:
         ValueError: a draft vocabulary that does not fit the target's.
@@ -47,6 +48,7 @@ class Drafter(nn.Module, ABC):
 
     ends: TargetEnds | None
     draft_ids: Tensor | None  # [W] int64, ascending ids of the target's vocabulary
+    lm_head: nn.Parameter | None  # [W, D]; starts as the target's rows, see attach
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Drafter(nn.Module, ABC):
         head: Callable[..., Head],
         confidence_head: bool,
         draft_vocab_size: int | None = None,
+        train_head: bool = False,
     ) -> None:
         super().__init__()
         if draft_vocab_size is not None and not 1 <= draft_vocab_size <= spec.vocab_size:
@@ -71,7 +74,11 @@ class Drafter(nn.Module, ABC):
         self.confidence_head = ConfidenceHead(spec.hidden_size, self.markov_head.rank) if confidence_head else None
         reduced = self.draft_vocab_size < spec.vocab_size
         self.register_buffer("draft_ids", torch.full((self.draft_vocab_size,), -1) if reduced else None)
-        self.register_load_state_dict_post_hook(_renew_draft_ids)
+        # No random numbers for what is overwritten: other weights start the same with and without a trained head.
+        copied = nn.Parameter(torch.zeros(self.draft_vocab_size, spec.hidden_size)) if train_head else None
+        self.register_parameter("lm_head", copied)
+        self._head_is_filled = False  # by the target's rows or by a checkpoint
+        self.register_load_state_dict_post_hook(_after_load)
 
     # What every drafter implements
 
@@ -99,6 +106,9 @@ class Drafter(nn.Module, ABC):
     def attach(self, ends: TargetEnds) -> Drafter:
         """Share the target's frozen embedding and LM head, and return the drafter itself.
 
+        A head to train starts as a copy of the target's, here or once the draft vocabulary is set; a head that was loaded
+        from a checkpoint, or copied before, stays as it is.
+
         Raises:
             ValueError: ends of another vocabulary or hidden size.
         """
@@ -110,6 +120,7 @@ class Drafter(nn.Module, ABC):
             )
         object.__setattr__(self, "ends", ends)
         self._move_ends()
+        self._fill_head()
         return self
 
     def set_draft_vocabulary(self, ids: Tensor) -> None:
@@ -130,7 +141,10 @@ class Drafter(nn.Module, ABC):
             raise ValueError(
                 f"draft vocabulary ids must be distinct, ascending and within 0..{self.spec.vocab_size - 1}"
             )
+        if not torch.equal(ids, self.draft_ids):
+            self._head_is_filled = False  # a trained head holds rows of the old selection
         self.draft_ids = ids.clone()  # a new tensor, so that copies kept of the old selection are dropped
+        self._fill_head()
 
     @property
     def has_confidence(self) -> bool:
@@ -144,12 +158,13 @@ class Drafter(nn.Module, ABC):
         return _add(self.base_logits(hidden), self.markov_head.bias(hidden, previous))
 
     def base_logits(self, hidden: Tensor) -> Tensor:
-        """U_k [..., W]: the target's LM head over ``hidden`` [..., D], at the draft vocabulary."""
+        """U_k [..., W]: the LM head, frozen or trained, over ``hidden`` [..., D], at the draft vocabulary."""
         self._require_ready()
-        return self.ends.logits(hidden, self.draft_ids)
+        return self.ends.logits(hidden, self.draft_ids, self.lm_head)
 
     def confidence_logits(self, hidden: Tensor, previous: Tensor) -> Tensor | None:
-        """Logits of c_k [...] from h_k [..., D] and x_{k-1} [...]; None without a confidence head."""
+        """Logits of c_k [...] from the state [..., D] it reads (h_k, or h_k before the final norm) and x_{k-1} [...]; None
+        without a confidence head."""
         if self.confidence_head is None:
             return None
         return self.confidence_head(hidden, self.markov_head.previous_features(previous))
@@ -160,6 +175,7 @@ class Drafter(nn.Module, ABC):
         anchor: Tensor,
         sampling: Sampling,
         generator: torch.Generator | None = None,
+        confidence_hidden: Tensor | None = None,
     ) -> Proposal:
         """Draw one token a slot, left to right, from the transformed law of U_k + B_k(x_<k).
 
@@ -168,6 +184,7 @@ class Drafter(nn.Module, ABC):
             anchor: x_0 [B], token ids of the target.
             sampling: the transforms that the target's law gets too; at temperature 0 the most likely token is taken.
             generator: source of the draws.
+            confidence_hidden: states [B, G, D] that confidences are read from; None: ``hidden``.
         """
         base = self.base_logits(hidden)  # [B, G, W]
         state = self.markov_head.start(len(anchor))
@@ -179,7 +196,8 @@ class Drafter(nn.Module, ABC):
             tokens.append(token if self.draft_ids is None else self.draft_ids[token])
             laws.append(law)
             previous.append(tokens[-1])
-        logits = self.confidence_logits(hidden, torch.stack(previous[:-1], dim=1))
+        read = hidden if confidence_hidden is None else confidence_hidden
+        logits = self.confidence_logits(read, torch.stack(previous[:-1], dim=1))
         confidence = None if logits is None else torch.sigmoid(logits.float())
         return Proposal(torch.stack(tokens, dim=1), torch.stack(laws, dim=1), self.draft_ids, confidence)
 
@@ -203,6 +221,16 @@ class Drafter(nn.Module, ABC):
                 )
             object.__setattr__(self, "_known_ids", self.draft_ids)
 
+    @torch.no_grad()
+    def _fill_head(self) -> None:
+        """Copy the target's rows into a head to train, once, as soon as ends and draft vocabulary are known."""
+        if self.lm_head is None or self.lm_head.is_meta or self.ends is None or self._head_is_filled:
+            return
+        if self.draft_ids is not None and self.draft_ids[0] < 0:
+            return
+        self.lm_head.copy_(self.ends.head if self.draft_ids is None else self.ends.head_rows(self.draft_ids))
+        self._head_is_filled = True
+
     def _apply(self, fn, recurse: bool = True):
         super()._apply(fn, recurse)
         self._move_ends()
@@ -219,7 +247,10 @@ def _add(base: Tensor, bias: Tensor | None) -> Tensor:
     return base if bias is None else base + bias
 
 
-def _renew_draft_ids(drafter: Drafter, incompatible_keys) -> None:
-    """Loading writes into the old tensor; a new one tells the ends that their kept rows are stale."""
+def _after_load(drafter: Drafter, incompatible_keys) -> None:
+    """Loading writes into the old tensor of ids; a new one tells the ends that their kept rows are stale. A loaded head is
+    not overwritten by the target's."""
     if drafter.draft_ids is not None:
         drafter.draft_ids = drafter.draft_ids.clone()
+    if not any(key.endswith("lm_head") for key in incompatible_keys.missing_keys):
+        drafter._head_is_filled = True

@@ -28,6 +28,7 @@ class DraftCache:
     Args:
         num_rows: B, rows at the start; :meth:`select` keeps some of them.
         max_length: L, positions that a row may reach, its drafted block included.
+        state_size: width of the state of the target that a row keeps for its next block; 0: none is needed.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class DraftCache:
         max_length: int,
         device=None,
         dtype: torch.dtype | None = None,
+        state_size: int = 0,
     ) -> None:
         # Zeros, since a masked NaN would still spread through 0 · NaN.
         size = (num_layers, num_rows, num_kv_heads, max_length, head_dim)
         self.keys = torch.zeros(size, device=device, dtype=dtype)
         self.values = torch.zeros(size, device=device, dtype=dtype)
+        self.states = torch.zeros(num_rows, state_size, device=device, dtype=dtype)  # of the token before the anchor
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.max_length = max_length
         self.positions: Tensor | None = None  # [B, I] slots of the current block
@@ -61,7 +64,7 @@ class DraftCache:
         for buffer in (self.keys, self.values):
             if len(moved):
                 buffer[:, moved] = buffer[:, rows[moved]]
-        self.lengths = self.lengths[rows]
+        self.lengths, self.states = self.lengths[rows], self.states[rows]
 
     def new_tokens(self, context: Context) -> tuple[Tensor, Tensor]:
         """Row and column indices [K] of the new tokens in ``context``, which must continue each row up to its anchor.
@@ -72,7 +75,7 @@ class DraftCache:
             ValueError: a hole, a repeated token, or features at or after the anchor (case 2).
         """
         count = context.new_mask.sum(-1)
-        first = context.new_positions[:, 0]
+        first = context.new_positions[:, :1].sum(-1)  # there is no column when no row has anything new
         begins = (count == 0) | (first == 0) | (first == self.lengths)
         self.lengths = torch.where(count > 0, first + count, self.lengths)
         fits = begins & (self.lengths == context.anchor_position)
@@ -111,6 +114,32 @@ class DraftCache:
         rows = torch.arange(self.num_rows, device=queries.device).unsqueeze(-1)
         self.write(layer, rows, self.positions, keys.transpose(1, 2), values.transpose(1, 2))
         width = self.visible.shape[-1]
-        kept_keys = self.keys[layer, : self.num_rows, :, :width]
-        kept_values = self.values[layer, : self.num_rows, :, :width]
-        return attend(queries.to(kept_keys.dtype), kept_keys, kept_values, self.visible).to(queries.dtype)
+        return self._attend(layer, queries, self.visible, width)
+
+    def attend_new(
+        self, layer: int, rows: Tensor, positions: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """Causal attention [1, H, K, head_dim] of K new context tokens at ``rows`` and ``positions`` [K], which it writes.
+
+        Args:
+            queries: [1, H, K, head_dim]; keys, values: [1, Hkv, K, head_dim].
+
+        Only a drafter whose context runs through several layers needs it. Rows ask side by side, padded to the longest.
+        """
+        self.write(layer, rows, positions, keys[0].transpose(0, 1), values[0].transpose(0, 1))
+        count = torch.bincount(rows, minlength=self.num_rows)
+        columns = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]  # rows come in order
+        asked = queries.new_zeros(self.num_rows, queries.shape[1], int(count.max()), queries.shape[-1])
+        asked[rows, :, columns] = queries[0].transpose(0, 1)
+        width = int(positions.max()) + 1
+        last = torch.zeros(self.num_rows, asked.shape[2], dtype=positions.dtype, device=rows.device)
+        last[rows, columns] = positions
+        visible = torch.arange(width, device=rows.device) <= last.unsqueeze(-1)  # padding sees slot 0 and is dropped
+        attended = self._attend(layer, asked, visible.unsqueeze(1), width)
+        return attended[rows, :, columns].transpose(0, 1).unsqueeze(0)
+
+    def _attend(self, layer: int, queries: Tensor, visible: Tensor, width: int) -> Tensor:
+        """Attention of ``queries`` [B, H, I, head_dim] to the first ``width`` slots, where ``visible`` allows it."""
+        keys = self.keys[layer, : self.num_rows, :, :width]
+        values = self.values[layer, : self.num_rows, :, :width]
+        return attend(queries.to(keys.dtype), keys, values, visible).to(queries.dtype)

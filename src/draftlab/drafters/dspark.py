@@ -25,10 +25,12 @@ class DSpark(BlockDrafter):
     Args:
         spec: the target's sizes, layer ids and mask token.
         block: block size, layout and anchors.
-        head: builds the sequential head (``head=markov|gated|rnn|none``).
+        head: builds the sequential head (``head=markov|gated|rnn|domino|none``).
         num_layers: draft layers.
         confidence_head: whether to predict confidences.
+        confidence_input: what confidences read, h_k (``normed``) or h_k before the final norm (``unnormed``).
         draft_vocab_size: W of a reduced draft vocabulary; None drafts over the whole one.
+        train_head: train a copy of the target's LM head, which starts as it is; False: the frozen head itself.
         num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's.
 
     Raises:
@@ -42,7 +44,11 @@ class DSpark(BlockDrafter):
         head: Callable[..., Head],
         num_layers: int = 5,
         confidence_head: bool = True,
+        confidence_input: str = "normed",
         draft_vocab_size: int | None = None,
+        train_head: bool = False,
         **sizes: int | None,
     ) -> None:
-        super().__init__(spec, block, head, confidence_head, draft_vocab_size, num_layers, **sizes)
+        super().__init__(
+            spec, block, head, confidence_head, draft_vocab_size, num_layers, train_head, confidence_input, **sizes
+        )

@@ -13,8 +13,9 @@ anchors or caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class LayerSizes:
     head_dim: int
     intermediate_size: int
     rms_norm_eps: float
+    qk_norm: bool = True  # whether each head's queries and keys are normed
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
@@ -82,25 +84,30 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections of grouped-query attention with per-head norms; no biases."""
+    """Projections of grouped-query attention, with per-head norms if the sizes say so; no biases.
 
-    def __init__(self, sizes: LayerSizes) -> None:
+    Args:
+        input_size: width of what is read; None: D. What is written is D wide.
+    """
+
+    def __init__(self, sizes: LayerSizes, input_size: int | None = None) -> None:
         super().__init__()
         self.head_dim = sizes.head_dim
         width, kv_width = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
-        self.q_proj = nn.Linear(sizes.hidden_size, width, bias=False)
-        self.k_proj = nn.Linear(sizes.hidden_size, kv_width, bias=False)
-        self.v_proj = nn.Linear(sizes.hidden_size, kv_width, bias=False)
+        input_size = input_size or sizes.hidden_size
+        self.q_proj = nn.Linear(input_size, width, bias=False)
+        self.k_proj = nn.Linear(input_size, kv_width, bias=False)
+        self.v_proj = nn.Linear(input_size, kv_width, bias=False)
         self.o_proj = nn.Linear(width, sizes.hidden_size, bias=False)
-        self.q_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps)
-        self.k_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps)
+        self.q_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps) if sizes.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(sizes.head_dim, sizes.rms_norm_eps) if sizes.qk_norm else nn.Identity()
 
     def queries(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """[B, H, L, head_dim] of x [B, L, D]."""
+        """[B, H, L, head_dim] of x [B, L, input_size]."""
         return rotate(self.q_norm(self._split(self.q_proj(x))), rotation)
 
     def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, Hkv, L, head_dim] of x [B, L, D], of context and of block inputs alike."""
+        """Keys and values [B, Hkv, L, head_dim] of x [B, L, input_size], of context and of block inputs alike."""
         return rotate(self.k_norm(self._split(self.k_proj(x))), rotation), self._split(self.v_proj(x))
 
     def output(self, attended: Tensor) -> Tensor:
@@ -127,18 +134,46 @@ class MLP(nn.Module):
 
 
 class DraftLayer(nn.Module):
-    """Attention and MLP, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each behind a norm and added to the residual stream.
 
-    def __init__(self, sizes: LayerSizes) -> None:
+    Args:
+        sizes: of attention and MLP. attention_size: width of what attention reads; None: D.
+    """
+
+    # Own module -> the module of a target's decoder layer that does the same (None: there is none); others share its name.
+    target_names: Mapping[str, str | None] = MappingProxyType({})
+
+    def __init__(self, sizes: LayerSizes, attention_size: int | None = None) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
-        self.self_attn = Attention(sizes)
+        self.self_attn = Attention(sizes, attention_size)
         self.post_attention_layernorm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
         self.mlp = MLP(sizes.hidden_size, sizes.intermediate_size)
 
     def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """Block states [B, L, D] after this layer; ``attend`` joins them with their context."""
-        normed = self.input_layernorm(x)
+        normed = self.normed(x)
         queries = self.self_attn.queries(normed, rotation)
-        x = x + self.self_attn.output(attend(queries, *self.self_attn.keys_values(normed, rotation)))
+        x = self.residual(x) + self.self_attn.output(attend(queries, *self.self_attn.keys_values(normed, rotation)))
         return x + self.mlp(self.post_attention_layernorm(x))
+
+    def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        """The keys and values that ``forward`` hands to ``attend``, where its output is not needed."""
+        return self.self_attn.keys_values(self.normed(x), rotation)
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What attention reads of the layer's input."""
+        return self.input_layernorm(x)
+
+    def residual(self, x: Tensor) -> Tensor:
+        """What the layer adds to, [B, L, D]."""
+        return x
+
+
+def kept_per_token(sizes: LayerSizes) -> tuple[int, int]:
+    """Numbers that a layer keeps for the backward pass: of a token that runs through it, and of one key with its value.
+
+    A token leaves its input and normed input to attention and MLP, query, attention output, two MLP inputs and their product.
+    """
+    passed = 4 * sizes.hidden_size + 2 * sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size
+    return passed, 2 * sizes.num_kv_heads * sizes.head_dim

@@ -4,8 +4,9 @@
 
 Only numerators and Σ w leave this module, so that micro-batches and ranks combine into an exact global mean. Each chunk
 makes its logits, does one softmax a side, and shares it among all terms; with ``chunk_blocks`` set, logits are
-recomputed in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. It knows
-nothing of optimisers, logging or how anchors are drawn.
+recomputed in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. Weights
+w_k are the block's decay, times a factor that follows acceptance where asked (:mod:`draftlab.losses.positions`). It knows nothing
+of optimisers, logging or how anchors are drawn.
 
     report = DraftLoss(terms)(drafter, drafter(batch, blocks), blocks, batch)
     (report.numerator / report.weight).backward()
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from draftlab.acceptance import accept_rate
+from draftlab.losses.positions import POSITION_WEIGHTS
 from draftlab.losses.terms import Slots, Term
 from draftlab.types import Batch, Blocks, DraftOutput
 
@@ -31,7 +33,7 @@ class LossReport:
     """Sums over the supervised slots of one micro-batch."""
 
     numerator: Tensor  # Σ_terms λ Σ w value; backward starts here
-    weight: Tensor  # Σ w, shared by all terms
+    weight: Tensor  # Σ w of the weights really used, shared by all terms
     terms: Mapping[str, Tensor]  # name -> Σ w value, detached, not multiplied by λ
     accept_rate: Tensor  # [B, N, G] float32 c*_k, detached; 0 where unsupervised or without teacher states
     outside: Tensor  # labels outside the draft vocabulary (they add nothing to ce)
@@ -49,18 +51,27 @@ class DraftLoss:
     Args:
         terms: name -> term; the names are the log keys.
         chunk_blocks: blocks whose logits exist at a time; None takes all at once and keeps them for the backward pass.
+        position_weights: ``decay`` leaves the block's weights as they are, ``acceptance`` and ``expected_length`` multiply
+            them by what :mod:`draftlab.losses.positions` says.
 
     Raises:
-        ValueError: no term with a positive weight, or a chunk size below 1.
+        ValueError: no term with a positive weight, a chunk size below 1, or unknown position weights.
     """
 
-    def __init__(self, terms: Mapping[str, Term], chunk_blocks: int | None = None) -> None:
+    def __init__(
+        self, terms: Mapping[str, Term], chunk_blocks: int | None = None, position_weights: str = "decay"
+    ) -> None:
         self.terms = {name: term for name, term in terms.items() if term is not None}
         if not any(term.weight > 0 for term in self.terms.values()):
             raise ValueError("loss.terms needs at least one term with weight > 0; nothing would be trained")
         if chunk_blocks is not None and chunk_blocks < 1:
             raise ValueError(f"loss.chunk_blocks must be null or at least 1, got {chunk_blocks}")
+        if position_weights not in POSITION_WEIGHTS:
+            raise ValueError(
+                f"loss.position_weights must be one of {', '.join(POSITION_WEIGHTS)}, got {position_weights!r}"
+            )
         self.chunk_blocks = chunk_blocks
+        self.positions = POSITION_WEIGHTS[position_weights]
 
     @property
     def active(self) -> dict[str, Term]:
@@ -92,23 +103,26 @@ class DraftLoss:
         size = self.chunk_blocks or len(rows)
         parts = [self._chunk(drafter, output, blocks, batch, chunk) for chunk in rows.split(size)]
         sums = {name: torch.stack([part[0][name] for part in parts]).sum() for name in self.active}
-        rates = blocks.weights.new_zeros(blocks.label_mask.shape).flatten(0, 1)
-        for chunk, (_, rate, _) in zip(rows.split(size), parts, strict=True):
-            rates[chunk] = rate
+        rates, weights = (torch.zeros_like(blocks.weights).flatten(0, 1) for _ in range(2))  # [B*N, G]
+        for chunk, (_, rate, weight, _) in zip(rows.split(size), parts, strict=True):
+            rates[chunk], weights[chunk] = rate, weight
         numerator = sum(term.weight * sums[name] for name, term in self.active.items())
         return LossReport(
             numerator=numerator + _attach_everything(output),
-            weight=blocks.weights.sum(),
+            weight=weights.sum(),
             terms={name: value.detach() for name, value in sums.items()},
             accept_rate=rates.view(blocks.label_mask.shape),
-            outside=sum(part[2] for part in parts),
+            outside=sum(part[3] for part in parts),
             num_slots=blocks.label_mask.sum(),
         )
 
     def _require_teacher(self, batch: Batch) -> None:
-        missing = [name for name, term in self.active.items() if term.needs_teacher and batch.last_hidden is None]
-        if missing:
-            raise ValueError(f"loss terms {missing} need the target's last hidden states, but the batch has none")
+        if batch.last_hidden is not None:
+            return
+        needing = [f"loss.terms.{name}" for name, term in self.active.items() if term.needs_teacher]
+        needing += ["loss.position_weights"] if self.positions.needs_teacher else []
+        if needing:
+            raise ValueError(f"{', '.join(needing)} need the target's last hidden states, but the batch has none")
 
     def _rows(self, blocks: Blocks) -> Tensor:
         """Flat indices of blocks with supervision. A batch without any keeps one block at weight 0, so that its loss
@@ -135,26 +149,40 @@ class DraftLoss:
         )
 
     def _values(self, drafter, hidden, confidence, blocks: Blocks, batch: Batch, rows: Tensor):
-        """Weighted sums of the active terms, accept rates [K, G] and the count of outside labels of one chunk."""
+        """Weighted sums of the active terms, accept rates and weights [K, G], and the count of outside labels of a chunk."""
         supervised = blocks.label_mask.flatten(0, 1)[rows]
         kept = supervised if supervised.any() else torch.ones_like(supervised)  # the weight-0 block of case 7
         logits = drafter.draft_logits(hidden, blocks.previous.flatten(0, 1)[rows])
         logits = (logits.flatten(0, 1) if kept.all() else logits[kept]).float()  # most chunks need no copy of [K, G, W]
-        log_draft_probs = F.log_softmax(logits, dim=-1)
-        rate = None
-        if batch.last_hidden is not None:
-            target_probs = teacher_probs(drafter, batch, blocks, rows, kept)
-            rate = accept_rate(log_draft_probs.exp(), target_probs)
         labels = draft_index(blocks.labels.flatten(0, 1)[rows][kept], drafter.draft_ids)
-        slots = Slots(log_draft_probs, labels, rate, None if confidence is None else confidence[kept].float())
-        weights = blocks.weights.flatten(0, 1)[rows][kept]
-        sums = {name: (term(slots) * weights).sum() for name, term in self.active.items()}
+        target_probs = None if batch.last_hidden is None else teacher_probs(drafter, batch, blocks, rows, kept)
+        slots = _slots(logits, labels, None if confidence is None else confidence[kept], target_probs)
+        rates = torch.zeros_like(blocks.weights.flatten(0, 1)[rows])
+        if slots.accept_rate is not None:
+            rates[kept] = slots.accept_rate.detach().clamp(0.0, 1.0)
+        rates = rates * supervised
+        weights = self._weights(slots, rates, blocks.weights.flatten(0, 1)[rows], supervised, kept)
+        sums = {name: (term(slots) * weights[kept]).sum() for name, term in self.active.items()}
         if not any(term.trains_law for term in self.active.values()):  # the head still gets a gradient, 0 (case 8)
             sums = {name: value + logits.sum() * 0.0 for name, value in sums.items()}
-        rates = torch.zeros_like(blocks.weights.flatten(0, 1)[rows])
-        if rate is not None:
-            rates[kept] = rate.detach().clamp(0.0, 1.0)
-        return sums, rates * supervised, ((labels < 0) & supervised[kept]).sum()
+        return sums, rates, weights, ((slots.labels < 0) & supervised[kept]).sum()
+
+    def _weights(self, slots: Slots, rates: Tensor, decay: Tensor, supervised: Tensor, kept: Tensor) -> Tensor:
+        """w_k [K, G], detached: the decay [K, G] times the factor of ``position_weights``."""
+        label_probs = torch.zeros_like(decay)
+        label_probs[kept] = slots.label_log_probs.detach().exp() * (slots.labels >= 0)
+        return decay * self.positions.factor(rates, label_probs, supervised)
+
+
+def _slots(logits: Tensor, labels: Tensor, confidence_logits: Tensor | None, target_probs: Tensor | None) -> Slots:
+    """What terms may use of slots with draft logits [S, W]: the draft's softmax is made here and nowhere else."""
+    log_draft_probs = F.log_softmax(logits, dim=-1)
+    confidence_logits = None if confidence_logits is None else confidence_logits.float()
+    if target_probs is None:
+        return Slots(log_draft_probs, labels, None, confidence_logits)
+    draft_probs = log_draft_probs.exp()
+    rate = accept_rate(draft_probs, target_probs)
+    return Slots(log_draft_probs, labels, rate, confidence_logits, target_probs, draft_probs)
 
 
 @torch.no_grad()

@@ -83,12 +83,15 @@ class TargetEnds(nn.Module):
         # Targets round the factor to their own dtype (Gemma's √3072 is 55.5 in bfloat16); so must we.
         return embedded * torch.tensor(self.embedding_scale, dtype=embedded.dtype, device=embedded.device)
 
-    def logits(self, hidden: Tensor, draft_ids: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, draft_ids: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """Logits [..., V] of final-normed states [..., D]; with ``draft_ids`` [W] only those columns, [..., W].
 
-        The product runs in the dtype of the head, as in the target itself, and is differentiable in ``hidden``.
+        The product runs in the dtype of the head, as in the target itself, and is differentiable in ``hidden``. ``rows``
+        [V or W, D] stand in for the head's own, where a drafter trains a copy of them; bias, scale and cap stay the target's.
         """
-        rows, bias = (self.head, self.head_bias) if draft_ids is None else self._draft_rows(draft_ids)
+        own, bias = (self.head, self.head_bias) if draft_ids is None else self._draft_rows(draft_ids)
+        rows = own if rows is None else rows
+        bias = None if bias is None else bias.to(rows.dtype)
         logits = F.linear(hidden.to(rows.dtype), rows, bias)
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale

@@ -29,6 +29,7 @@ from draftlab.target.structure import decoder_and_layers, end_tensors, eos_token
 from draftlab.types import Batch
 
 LOGIT_ELEMENTS = 1 << 24  # largest [positions, V] of logits held at a time: 64 MB in float32
+CACHED_ELEMENTS = 1 << 22  # the same where logits should fit into a CPU's caches
 
 
 @dataclass(frozen=True)
@@ -167,16 +168,20 @@ class FrozenTarget(nn.Module):
         )
 
     @torch.no_grad()
-    def log_normalizer(self, last_hidden: Tensor) -> Tensor:
-        """log Σ_v exp(logit_v) [...] over the whole vocabulary, float32, a few rows of logits at a time."""
+    def log_normalizer(self, last_hidden: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """log Σ_v exp(logit_v) [...] over the whole vocabulary, float32, a few rows of logits at a time.
+
+        ``dtype`` is that of the product with the LM head; None: the target's own. The sum is always float32.
+        """
         rows = last_hidden.reshape(-1, last_hidden.shape[-1])
-        step = max(1, LOGIT_ELEMENTS // self.ends.vocab_size)
-        parts = [torch.logsumexp(self.ends.logits(part).float(), dim=-1) for part in rows.split(step)]
-        return (
-            torch.cat(parts).reshape(last_hidden.shape[:-1])
-            if parts
-            else rows.new_zeros(last_hidden.shape[:-1]).float()
-        )
+        dtype = dtype or self.dtype
+        head = None if dtype == self.dtype else self.ends.head.to(dtype)
+        # A CPU's bfloat16 products outrun its memory, so that their logits must stay in its caches.
+        elements = CACHED_ELEMENTS if self.device.type == "cpu" and dtype == torch.bfloat16 else LOGIT_ELEMENTS
+        step = max(1, elements // self.ends.vocab_size)
+        parts = [torch.logsumexp(self.ends.logits(part, rows=head).float(), dim=-1) for part in rows.split(step)]
+        total = torch.cat(parts) if parts else rows.new_zeros(0)
+        return total.reshape(last_hidden.shape[:-1]).float()
 
     @torch.no_grad()
     def self_check(

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
+ADDED_LATER = {"confidence_input": "normed"}  # what a checkpoint means that does not name the key
 BEST = "best"  # how the name of a checkpoint begins that was chosen by validation
 
 
@@ -29,6 +30,7 @@ def describe(drafter) -> dict[str, Any]:
         "drafter": type(drafter).__name__,
         "head": type(drafter.markov_head).__name__,
         "confidence_head": drafter.has_confidence,
+        "confidence_input": getattr(drafter, "confidence_input", "normed"),
         "target": spec.name,
         "hidden_size": spec.hidden_size,
         "vocab_size": spec.vocab_size,
@@ -50,7 +52,7 @@ def require_same(drafter, found: Mapping[str, Any], what: str) -> None:
         raise ValueError(
             f"{what} does not say which target and block layout it was trained for; it is not one of DraftLab's"
         )
-    expected = describe(drafter)
+    expected, found = describe(drafter), ADDED_LATER | dict(found)
     different = [
         f"{key}: expected {expected[key]!r}, found {found.get(key)!r}"
         for key in expected

@@ -146,7 +146,7 @@ class DrafterModule(L.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW over the drafter, stepped once per optimiser step."""
         optimizer = self.optimizer_settings.build(self.drafter.parameters())
-        schedule = self.optimizer_settings.schedule(optimizer, int(self.trainer.estimated_stepping_batches))
+        schedule = self.optimizer_settings.scheduler(optimizer, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -129,12 +129,7 @@ def memory(parts, work: Workload, trainable: Counter, frozen: Counter) -> dict[s
     compute = 2 if work.mixed else 4
     context = work.batch_size * work.max_length  # tokens
     slots = work.batch_size * block.num_anchors * block.block_size
-    layers = [module for name, module in drafter.named_children() if name == "layers"]
-    num_layers = len(layers[0]) if layers else 1
-    # Kept for backward by one layer, a block slot: its input, normed input, q, attention output, two MLP inputs and their product.
-    per_slot = 4 * spec.hidden_size + 2 * spec.num_heads * spec.head_dim + 3 * spec.intermediate_size
-    per_context = 2 * spec.num_kv_heads * spec.head_dim
-    activations = compute * num_layers * (slots * per_slot + context * per_context)
+    activations = compute * drafter.kept_values(work.batch_size, work.max_length)
     features = 4 * context * (spec.num_features + 1) * spec.hidden_size
     chunk = slots if work.chunk_blocks is None else min(slots, work.chunk_blocks * block.block_size)
     # Student logits, log-softmax, their exponent, the minimum and two gradients; teacher logits and probabilities: float32.

@@ -1,12 +1,14 @@
 """Starting a drafter from its target instead of from noise: what a short training would otherwise spend its steps on.
 
     layers    draft layers   <- the target's last decoder layers (projections, MLP, norms)
-    context   fc, hidden_norm <- the deepest tapped layer passed through, normed as the first copied layer norms its input
+    context   fc, hidden_norm <- the deepest tapped layer passed through, normed as the first copied layer norms its input;
+              MTP's eh_proj likewise: the target's last hidden state passed through
     head      W_1            <- the R principal directions of the target's embedding, so that similar tokens share a bias
 
 With ``layers`` and ``context``, a draft layer that follows the deepest tapped layer starts with exactly the values that
-the target itself would attend to. Each part can be switched off; nothing of the target stays shared. The module knows
-nothing of training.
+the target itself would attend to. A layer that reads an embedding beside its state (Eagle3's first) takes the target's
+projections for the state and starts with noise for the embedding. Each part can be switched off; nothing of the target
+stays shared. The module knows nothing of training.
 
     warm_start(drafter, target, WarmStart(layers=True, context=True, head=True))
 """
@@ -18,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from draftlab.drafters.backbone import SIZES
+from draftlab.drafters.layered import SIZES
 
-PASS_THROUGH_NOISE = 0.002  # std of the other entries of fc: small beside 1, but not a dead start
+PASS_THROUGH_NOISE = 0.002  # std of what takes nothing from the target: small beside what does, but not a dead start
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ def warm_start(drafter, target, parts: WarmStart) -> None:
     if parts.layers:
         _copy_layers(drafter.layers, target.layers)
     if parts.context:
-        _pass_deepest_layer(drafter)
-        if parts.layers:
+        _pass_last_state(drafter.projection)
+        if parts.layers and drafter.hidden_norm is not None:
             drafter.hidden_norm.weight.copy_(drafter.layers[0].input_layernorm.weight)
     if parts.head and drafter.markov_head.rank:
         table = drafter.markov_head.markov_w1.weight
@@ -84,9 +86,10 @@ def _copy_layers(draft_layers: nn.ModuleList, target_layers) -> None:
         for name, module in draft.named_modules():
             if not list(module.parameters(recurse=False)):
                 continue
-            if name not in theirs and name.endswith(("q_norm", "k_norm")):
-                continue  # a target without per-head norms: ours stay at 1
-            module.weight.copy_(_weight_of(name, module, theirs.get(name)))
+            own_name = draft.target_names.get(name, name)
+            if own_name is None or (own_name not in theirs and name.endswith(("q_norm", "k_norm"))):
+                continue  # nothing of the target does the same, as in one without per-head norms: ours stay at 1
+            module.weight.copy_(_weight_of(name, module, theirs.get(own_name)))
 
 
 def _weight_of(name: str, module: nn.Module, source: nn.Module | None) -> torch.Tensor:
@@ -94,6 +97,9 @@ def _weight_of(name: str, module: nn.Module, source: nn.Module | None) -> torch.
     value = getattr(source, "weight", None)
     if value is not None and not isinstance(module, nn.Linear):
         value = source(torch.ones_like(value))
+    if value is not None and value.dim() == 2 and module.weight.shape == (value.shape[0], 2 * value.shape[1]):
+        of_embedding = torch.empty_like(value).normal_(std=PASS_THROUGH_NOISE)  # it stands before the state
+        value = torch.cat([of_embedding, value], dim=1)
     if value is None or value.shape != module.weight.shape:
         shape = "no such tensor" if value is None else list(value.shape)
         raise ValueError(
@@ -104,9 +110,9 @@ def _weight_of(name: str, module: nn.Module, source: nn.Module | None) -> torch.
     return value
 
 
-def _pass_deepest_layer(drafter) -> None:
-    """fc [D, M*D] := noise, plus the identity on the deepest tapped layer."""
-    weight = drafter.fc.weight
+def _pass_last_state(projection: nn.Linear) -> None:
+    """[D, M*D] := noise, plus the identity on its last D inputs: the deepest tapped layer, or MTP's last hidden state."""
+    weight = projection.weight
     hidden_size = weight.shape[0]
     nn.init.normal_(weight, std=PASS_THROUGH_NOISE)
     weight[:, -hidden_size:] += torch.eye(hidden_size, dtype=weight.dtype, device=weight.device)
