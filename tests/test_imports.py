@@ -15,7 +15,7 @@ ORDER = [
     *("training", "callbacks"),
     *("calibration", "scheduling"),
     *("decode", "serving"),
-    *("export", "report"),
+    *("export", "report", "sweeps"),
 ]
 
 
