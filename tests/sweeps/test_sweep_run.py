@@ -13,6 +13,7 @@ import pytest
 
 import fitting
 from draftlab.sweeps import make_cells, make_plan, read_sweep, run, run_plan
+from draftlab.sweeps.state import read_metric
 
 FOUR = {"n": {"values": [1, 2, 3, 4]}}
 LONG = FOUR | {"seconds": {"value": 60}}
@@ -75,6 +76,23 @@ def test_a_cell_that_failed_goes_on_with_resume_where_its_program_knows_the_word
     assert ran == ["size_1 1 one resume=False", "size_2 2 one resume=False", "size_2 2 one resume=True"]
     assert cells(bench.folder)["size_1"]["metric"] == 2.0  # the last value; later rows have none
     assert (bench.folder / OUT / "size_2" / "metrics.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("step,m\n1,0.5\n2,0.7\n3,\n", 0.7),
+        ("step,m\n1,0.5\n2,nan\n", None),
+        ("step,m\n1,\n", None),
+        ("step,m\n1,word\n", None),
+        ("step\n1\n", None),
+        ("", None),
+    ],
+)
+def test_the_metric_of_a_cell_is_the_last_value_that_it_logged(tmp_path, text, value):
+    (tmp_path / "metrics.csv").write_text(text)
+    assert read_metric(tmp_path / "metrics.csv", "m") == value
+    assert read_metric(tmp_path / "no_such.csv", "m") is None
 
 
 def test_finished_cells_of_other_arguments_are_not_taken_for_these(bench):
@@ -229,8 +247,8 @@ def test_the_draft_length_sweep_trains_evaluates_and_is_not_run_twice(bench, tar
     fitting.write_answers(bench.folder)
     words = (
         f"target=custom target.path={target_folder} data.path={bench.folder / 'answers.jsonl'} data.features=online "
-        "data.batch_size=3 data.val_samples=2 data.num_workers=0 trainer.settings.max_steps=4 "
-        "trainer.settings.val_check_interval=2 trainer.settings.log_every_n_steps=1 block.num_anchors=2 "
+        "data.batch_size=3 data.val_samples=6 data.num_workers=0 trainer.settings.max_steps=4 "
+        "trainer.settings.val_check_interval=2 trainer.settings.log_every_n_steps=1 block.num_anchors=20 "
         "drafter.num_layers=1 logger=csv evaluation.limit=1 evaluation.max_new_tokens=6 evaluation.speed.prompts=0"
     ).split()
     environment = {"OMP_NUM_THREADS": "1", "DRAFTLAB_CACHE": str(bench.folder / "cache"), "HF_HUB_OFFLINE": "1"}

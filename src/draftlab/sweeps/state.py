@@ -10,6 +10,7 @@ under its name in ``metrics.csv``, which is also what W&B shows for a run. The m
 from __future__ import annotations
 
 import csv
+import math
 import signal
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -95,15 +96,16 @@ def _check_same(job: Job, earlier: list[str], what: str) -> None:
 
 
 def read_metric(path: Path, name: str) -> float | None:
-    """The last value of column ``name`` in a CSV file; None if there is no such file, column or value."""
+    """The last value of column ``name`` in a CSV file; None if there is no such file, column or value, or if it is NaN."""
     if not path.is_file():
         return None
     with path.open(encoding="utf-8", newline="") as file:
         values = [row[name] for row in csv.DictReader(file) if row.get(name)]
     try:
-        return float(values[-1]) if values else None
+        value = float(values[-1]) if values else math.nan
     except ValueError:
         return None
+    return None if math.isnan(value) else value  # what was never counted is no number to compare
 
 
 def failure_text(code: int, log: Path, start: int) -> str:
