@@ -11,26 +11,21 @@ both. The last line is JSON; ``batch16_over_batch1`` is the ratio of speculative
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from common import arguments, fresh_drafter, heldout_prompts
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
 from draftlab.cli import entry
-from draftlab.data.chat import Chat
-from draftlab.data.prompts import builtin_prompts
 from draftlab.decode.loop import Decoder, DecodeSettings
 from draftlab.decode.trained import open_drafter
 from draftlab.sampling import Sampling
-from draftlab.target import load_target, load_tokenizer
-from draftlab.training.build import build
+from draftlab.target import load_target
 
 DEFAULTS = {
     "run": None,
@@ -79,13 +74,9 @@ def load_pair(cfg: DictConfig):
     if cfg.run is not None:
         trained = open_drafter(cfg.run)
         return trained.load_target(cfg.device), trained.drafter
-    with initialize_config_dir(str(Path(__file__).resolve().parents[1] / "conf"), version_base="1.3"):
-        parts = build(compose("train"))
-    target = load_target(parts.spec, cfg.device)
-    drafter = parts.drafter.to(cfg.device).eval().attach(target.ends)
-    if drafter.draft_ids is not None:  # which tokens they are does not matter for speed
-        drafter.set_draft_vocabulary(torch.arange(drafter.draft_vocab_size))
-    return target, drafter
+    drafter = fresh_drafter()
+    target = load_target(drafter.spec, cfg.device)
+    return target, drafter.to(cfg.device).attach(target.ends)
 
 
 def measure(target, drafter, prompts: list[list[int]], cfg: DictConfig) -> list[Side]:
@@ -122,13 +113,9 @@ def show(sides: list[Side], title: str) -> None:
 @entry
 def main() -> None:
     """Read key=value arguments, measure, print."""
-    cfg = OmegaConf.merge(OmegaConf.create(DEFAULTS), OmegaConf.from_cli(sys.argv[1:]))
-    unknown = sorted(set(cfg) - set(DEFAULTS))
-    if unknown:
-        raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
+    cfg = arguments(DEFAULTS)
     target, drafter = load_pair(cfg)
-    chat = Chat(load_tokenizer(target.spec), target.spec.thinking, target.eos_token_ids)
-    prompts = [chat.prompt_ids(list(p.messages)) for p in builtin_prompts(cfg.prompts, cfg.seed, split="heldout")]
+    prompts = heldout_prompts(target, cfg.prompts, cfg.seed)
     sides = measure(target, drafter, prompts, cfg)
     show(sides, f"{target.spec.name}, {len(prompts)} prompts, T={cfg.temperature:g}, {torch.get_num_threads()} threads")
     speed = {(side.name, side.batch_size): side.speed for side in sides}

@@ -53,10 +53,25 @@ def main(cfg: DictConfig) -> None:
 
 
 def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> ResponseSettings:
-    """Settings of the run; what the config leaves open is the target's recommended sampling and half of ``max_length``."""
+    """Settings of the run; what the config leaves open is the target's recommended sampling and half of ``max_length``.
+
+    Prompts that with their answer would exceed the target's positions count as too long.
+
+    Raises:
+        ValueError: values out of range, or answers that leave no position for a prompt.
+    """
     given = {name: value for name, value in cfg.sampling.items() if value is not None}
     options = {name: value for name, value in cfg.responses.items() if value is not None}
-    return ResponseSettings(**({"max_new_tokens": max_length // 2} | options), sampling=replace(spec.sampling, **given))
+    settings = ResponseSettings(
+        **({"max_new_tokens": max_length // 2} | options), sampling=replace(spec.sampling, **given)
+    )
+    room = spec.max_position - settings.max_new_tokens
+    if room < 1:
+        raise ValueError(
+            f"responses.max_new_tokens {settings.max_new_tokens} leaves no room for a prompt: {spec.name} has "
+            f"{spec.max_position} positions; make it smaller"
+        )
+    return replace(settings, max_prompt_tokens=min(settings.max_prompt_tokens, room))
 
 
 def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from scripted import ScriptedDrafter
 
@@ -17,6 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "decode.py"
 
 @pytest.fixture(scope="module")
 def benchmark():
+    sys.path.insert(0, str(SCRIPT.parent))  # as Python does for a script
     spec = importlib.util.spec_from_file_location("benchmark_decode", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules["benchmark_decode"] = module  # dataclasses look their module up
@@ -24,13 +26,10 @@ def benchmark():
     return module
 
 
-def test_the_benchmark_ends_with_one_json_line_of_its_ratios(benchmark, target, tokenizer, monkeypatch, capsys):
+def test_the_benchmark_ends_with_one_json_line_of_its_ratios(benchmark, target, monkeypatch, capsys):
     drafter = ScriptedDrafter(torch.zeros(2, 64, 64))
     monkeypatch.setattr(benchmark, "load_pair", lambda cfg: (target, drafter))
-    monkeypatch.setattr(benchmark, "load_tokenizer", lambda spec: tokenizer)
-    monkeypatch.setattr(
-        benchmark.Chat, "prompt_ids", lambda self, messages: [5, 6, len(messages[0]["content"]) % 40 + 4]
-    )
+    monkeypatch.setattr(benchmark, "heldout_prompts", lambda target, count, seed: [[5, 6, 7 + i] for i in range(count)])
     monkeypatch.setattr(sys, "argv", ["decode.py", "prompts=3", "max_new_tokens=5", "batch=2", "temperature=0"])
     benchmark.main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -38,7 +37,7 @@ def test_the_benchmark_ends_with_one_json_line_of_its_ratios(benchmark, target, 
 
 
 def test_large_and_small_batches_take_turns_over_the_same_prompts(benchmark, target):
-    cfg = benchmark.OmegaConf.create({**benchmark.DEFAULTS, "batch": 2, "max_new_tokens": 5, "temperature": 0.0})
+    cfg = OmegaConf.create({**benchmark.DEFAULTS, "batch": 2, "max_new_tokens": 5, "temperature": 0.0})
     drafter = ScriptedDrafter(torch.zeros(2, 64, 64))
     sides = benchmark.measure(target, drafter, [[5], [6, 7], [8]], cfg)
     tokens = {(side.name, side.batch_size): side.tokens for side in sides}

@@ -81,6 +81,20 @@ EXAMPLES = {
     "python src/train.py experiment=demo_compare": Example(
         f"{TINY_TRAIN} {AFTER}", slow=True, leaves="outputs/demo_compare/report.html"
     ),
+    "python src/train.py experiment=compare_smollm2": Example(
+        f"{TINY_CHAIN} {AFTER} drafter.num_layers=1 trainer.warm_start.layers=false",
+        slow=True,
+        leaves="outputs/compare_smollm2/report.html",
+    ),
+    "python src/train.py experiment=table1 target=qwen3_4b drafter=dspark plan=true": Example(prints="38 TB"),
+    "python src/sweep.py sweeps/gamma.yaml --dry-run": Example(prints="block.block_size=16"),
+    "python src/sweep.py sweeps/depth.yaml --workers 2": Example(
+        f"{TINY} data=laptop data.path={{answers}} {STEPS} drafter.draft_vocab_size=null trainer.warm_start.layers=false "
+        f"{AFTER} --count 2",
+        slow=True,
+        leaves="outputs/sweeps/depth/*/evaluation.json",
+        count=2,
+    ),
     "python src/prepare.py data=laptop": Example(
         f"{TINY} {ANSWERS} data.path=outputs/laptop_answers", leaves="outputs/laptop_answers/manifest.json"
     ),
@@ -98,6 +112,7 @@ EXAMPLES = {
         leaves="outputs/compare/report.html"
     ),
     "python benchmarks/decode.py run=outputs/demo": Example("prompts=2 max_new_tokens=4 batch=2", prints="over_batch1"),
+    "python benchmarks/round.py": Example("batches=[1] context=8 repeats=1", slow=True, prints="markov_share_batch1"),
 }
 
 
@@ -121,7 +136,7 @@ def run_script(words: list[str], folder: Path, monkeypatch) -> None:
     """Run ``python script.py …`` in this process, which spares the imports, as if started in ``folder``."""
     script = ROOT / words[1]
     monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(ROOT / "src"))
+    monkeypatch.syspath_prepend(str(script.parent))  # as Python does for a script
     monkeypatch.setattr(sys, "argv", [str(script), *words[2:]])
     GlobalHydra.instance().clear()
     try:

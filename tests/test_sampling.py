@@ -80,6 +80,7 @@ def test_equal_laws_leave_the_target_law_as_residual():
     ("field", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", 1e-5),
         ("temperature", float("nan")),
         ("top_k", -1),
         ("top_p", 0.0),

@@ -110,6 +110,7 @@ def test_the_plan_of_a_large_target_needs_neither_weights_nor_network(command, t
     code, output = run(arguments, command[1], tmp_path)
     assert code == 0, output
     assert "qwen3_14b" in output and "optimiser steps" in output and "TB" in output
+    assert not (tmp_path / "plan").exists(), "a plan leaves no empty run folder"
 
 
 @pytest.mark.parametrize(
@@ -131,3 +132,4 @@ def test_an_impossible_choice_is_one_message_with_exit_code_1(command, tmp_path,
     code, output = run([*arguments, f"hydra.run.dir={tmp_path / 'refused'}"], command[1], tmp_path)
     assert code == 1 and message in output and "Traceback" not in output
     assert not (tmp_path / "cache").exists()  # refused before anything was fetched
+    assert not list((tmp_path / "refused").glob("checkpoints/*")) and not (tmp_path / "refused" / ".hydra").exists()

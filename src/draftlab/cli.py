@@ -6,18 +6,22 @@
 
 A ``ValueError`` or a Hydra/OmegaConf configuration error is a user's mistake: its message is printed alone and the exit
 code is 1. A full disk ends likewise. Anything else is our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1``
-shows every traceback.
+shows every traceback. A command that was refused or only planned leaves no empty run folder behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -25,12 +29,20 @@ INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
 GO_ON = "Everything finished so far is kept: run the same command again to go on\n(training: with resume=true)."
 DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
+# Warnings of libraries about themselves, or about what is meant: a user can do nothing about them.
+NOISE = (
+    ".*LeafSpec.*is deprecated",  # Lightning of PyTorch
+    "Checkpoint directory .* exists and is not empty",  # a run that is resumed
+)
+
 
 def entry(main: Callable) -> Callable:
     """Wrap a script's main function: user mistakes without traceback (exit 1), how to resume after Ctrl-C (exit 130)."""
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs):
+        for message in NOISE:
+            warnings.filterwarnings("ignore", message=message)
         try:
             return main(*args, **kwargs)
         except KeyboardInterrupt:
@@ -44,8 +56,20 @@ def entry(main: Callable) -> Callable:
                 traceback.print_exc()
             print(f"error: {mistake}", file=sys.stderr)
             raise SystemExit(1) from None
+        finally:
+            _drop_empty_folder()
 
     return wrapped
+
+
+def _drop_empty_folder() -> None:
+    """Remove the run folder, which Hydra makes before anything can be refused, if nothing was written into it."""
+    if not HydraConfig.initialized():
+        return
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if folder != Path.cwd():
+        with contextlib.suppress(OSError):  # rmdir removes empty folders only
+            folder.rmdir()
 
 
 def user_mistake(error: BaseException) -> str | None:

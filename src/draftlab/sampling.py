@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MIN_TEMPERATURE = 1e-4  # above 0; logits divided by less leave float32
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -32,6 +34,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"sampling.temperature must be a finite number >= 0, got {self.temperature}")
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ValueError(
+                f"sampling.temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, got {self.temperature}"
+            )
         if self.top_k < 0 or int(self.top_k) != self.top_k:
             raise ValueError(f"sampling.top_k must be a whole number >= 0 (0 keeps every token), got {self.top_k}")
         if not 0 < self.top_p <= 1:

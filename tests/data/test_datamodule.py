@@ -71,6 +71,25 @@ def test_a_sample_that_is_added_later_moves_no_prompt_to_the_other_side(answers,
     assert len(moved) <= 2, "the new prompt and at most the one that it pushed out"
 
 
+def test_answers_of_several_files_are_read_together_and_split_by_prompt(answers, frozen, tokenizer, tmp_path, cache):
+    """The second file answers ten of the first one's prompts again, and one of its own; a bad line of it is counted."""
+    more = tmp_path / "more.jsonl"
+    talks = [("New", "bb"), *((f"Question {i}", "ba" * 4) for i in range(10)), ("Bad", "")]
+    lines = [
+        {"id": f"s{i}", "messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}
+        for i, (q, a) in enumerate(talks)
+    ]
+    more.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = loaded(answers, frozen, tokenizer, more_paths=[str(more)], val_samples=12)
+    assert data.counts.kept == 41 == len(data.samples) and data.counts.skipped == {"empty": 1}
+    assert sorted(data.train_indices + data.val_indices) == list(range(41))
+    assert not prompts_of(data, data.train_indices) & prompts_of(data, data.val_indices)
+    data.compute_features(frozen)
+    assert sum(len(batch.sample_ids) for batch in data.train_dataloader()) == len(data.train_indices)
+    with pytest.raises(ValueError, match=r"data.more_paths is a list, as data.more_paths=\[a\]"):
+        DraftDataModule(str(answers), more_paths="a")
+
+
 def test_no_held_out_sample_is_a_choice_and_all_held_out_is_an_error(answers, frozen, tokenizer):
     data = loaded(answers, frozen, tokenizer, val_samples=0, features="online")
     assert data.val_indices == [] and data.val_dataloader() == []

@@ -78,6 +78,8 @@ def test_another_run_in_the_same_folder_is_refused_before_weights_load(
         (["responses.batch_size=2.5"], "responses.batch_size must be at least 1"),
         (["device=gpu0"], "device must be auto, cpu, cuda"),
         ([f"data.path={SCRIPT}"], "data.path must be a folder for the answers"),
+        ([f"data.path={SCRIPT}/below"], "data.path: no folder for the answers can be made at"),
+        (["responses.max_new_tokens=99999"], "leaves no room for a prompt"),
         (["data=jsonl", "data.path=x"], "prompts.path is not set"),
         (["data.prompts.split=dev"], "prompts.split must be one of train, heldout, got 'dev'"),
     ],
@@ -94,5 +96,12 @@ def test_half_of_max_length_is_for_the_answer_unless_said(prepare):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("prepare", overrides=["target=custom", "data=laptop"])
     spec = tiny.tiny_spec(tiny.tiny_model())
-    settings = prepare.response_settings(cfg, spec, 512)
-    assert settings.max_new_tokens == 256 and settings.sampling == spec.sampling
+    settings = prepare.response_settings(cfg, spec, 300)
+    assert settings.max_new_tokens == 150 and settings.sampling == spec.sampling
+
+
+def test_prompts_that_leave_no_position_for_their_answer_count_as_too_long(prepare):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("prepare", overrides=["target=custom", "data=laptop", "responses.max_new_tokens=200"])
+    spec = tiny.tiny_spec(tiny.tiny_model())
+    assert prepare.response_settings(cfg, spec, 512).max_prompt_tokens == spec.max_position - 200

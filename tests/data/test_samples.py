@@ -100,3 +100,18 @@ def test_long_conversations_are_cut_at_max_length_and_counted(chat):
 def test_missing_answers_say_how_to_get_them(chat, tmp_path):
     with pytest.raises(ValueError, match=r"no answers at .*prepare.py stage=responses"):
         read_samples(tmp_path / "nowhere", chat, max_length=64)
+
+
+@pytest.mark.parametrize("counted", [1, 3])
+def test_answers_that_their_manifest_does_not_count_are_refused(chat, tmp_path, counted):
+    lines = [{"messages": [ASK, ANSWER]}, {"messages": []}]
+    (tmp_path / "responses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"identity": {}, "counts": {"answers": counted}}))
+    with pytest.raises(ValueError, match=rf"holds 2 answers, its manifest counts {counted}: it was cut or edited"):
+        read_samples(tmp_path, chat, max_length=64)
+    assert read_samples(tmp_path / "responses.jsonl", chat, max_length=64)[1].kept == 1, (
+        "the file alone has no manifest"
+    )
+    manifest.write_text(json.dumps({"identity": {}, "counts": {"answers": 2}}))
+    assert read_samples(tmp_path, chat, max_length=64)[1].skipped == {"empty": 1}

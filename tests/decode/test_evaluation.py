@@ -65,6 +65,7 @@ def test_rounds_outputs_and_counts_agree_with_each_other(big_target, tokenizer, 
         assert count["skipped_too_long"] == (1 if count["benchmark"] == "talk" else 0)
     assert [speed["temperature"] for speed in stated["speed"]] == [1.0, 0.0]
     assert stated["speed"][1]["identical_outputs"] == stated["speed"][1]["prompts"] == 2
+    assert all(2 <= speed["rounds"] <= 2 * 5 and speed["draft_seconds"] > 0 for speed in stated["speed"])
 
 
 def test_the_evaluation_states_everything_that_an_accepted_length_depends_on(big_target, tokenizer, tmp_path):
@@ -112,6 +113,38 @@ def test_a_killed_evaluation_goes_on_where_it_stopped_and_ends_as_if_uninterrupt
     assert (cut / "outputs.jsonl").read_text() == (whole / "outputs.jsonl").read_text()
     assert pd.read_parquet(cut / "rounds.parquet").equals(pd.read_parquet(whole / "rounds.parquet"))
     assert not (cut / "evaluation.partial").exists()
+
+
+def test_a_whole_evaluation_is_not_decoded_again(big_target, tokenizer, tmp_path, monkeypatch, capsys):
+    expected = evaluation(big_target, tokenizer, tmp_path).run(benchmarks())
+    monkeypatch.setattr(evaluation_module, "Decoder", None)
+    assert evaluation(big_target, tokenizer, tmp_path).run(benchmarks()) == expected
+    assert "nothing is decoded again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [{"identity": {"checkpoint": "b"}}, {"top_p": 0.9}, {"temperatures": (1.0,)}])
+def test_an_evaluation_with_other_settings_sets_the_earlier_one_aside(big_target, tokenizer, tmp_path, change, capsys):
+    before = evaluation(big_target, tokenizer, tmp_path).run(benchmarks())
+    (tmp_path / "report.html").write_text("the earlier report")
+    rounds = (tmp_path / "rounds.parquet").read_bytes()
+    after = evaluation(big_target, tokenizer, tmp_path, **change).run(benchmarks())
+    assert after["key"] != before["key"] and not (tmp_path / "report.html").exists()
+    assert json.loads((tmp_path / "earlier/1/evaluation.json").read_text()) == before
+    assert (tmp_path / "earlier/1/rounds.parquet").read_bytes() == rounds
+    assert (tmp_path / "earlier/1/report.html").read_text() == "the earlier report"
+    assert "earlier/1" in capsys.readouterr().out.replace("\n", "")
+    again = evaluation(big_target, tokenizer, tmp_path).run(benchmarks()[:1])
+    assert again["settings"]["prompts"] == 3 and (tmp_path / "earlier/2/evaluation.json").exists()
+
+
+def test_setting_aside_that_was_killed_half_way_loses_nothing(big_target, tokenizer, tmp_path):
+    before = evaluation(big_target, tokenizer, tmp_path).run(benchmarks())
+    rounds = (tmp_path / "rounds.parquet").read_bytes()
+    (tmp_path / "earlier/1").mkdir(parents=True)
+    (tmp_path / "rounds.parquet").rename(tmp_path / "earlier/1/rounds.parquet")
+    assert evaluation(big_target, tokenizer, tmp_path).run(benchmarks()) == before, "decoded again: the rounds had gone"
+    assert (tmp_path / "earlier/1/rounds.parquet").read_bytes() == rounds
+    assert json.loads((tmp_path / "earlier/1/evaluation.json").read_text()) == before
 
 
 @pytest.mark.parametrize("change", [{"identity": {"checkpoint": "b"}}, {"seed": 5}, {"max_new_tokens": 9}])

@@ -40,6 +40,7 @@ class DraftDataModule(L.LightningDataModule):
 
     Args:
         path: folder written by ``prepare.py``, or a JSONL file; ``project:…`` lies in the project's folder.
+        more_paths: further answers to train on, of the same kinds; a prompt answered in several is on one side only.
         prompts: gives the prompts whose answers belong into ``path``; used by ``prepare.py`` only.
         features: ``memory`` (computed once, kept on disk, mapped) or ``online`` (the target runs inside training).
         max_length: tokens after which a conversation is cut.
@@ -59,6 +60,7 @@ class DraftDataModule(L.LightningDataModule):
     def __init__(
         self,
         path: str | None = None,
+        more_paths: Sequence[str] = (),
         prompts: Callable[[], list[Prompt]] | None = None,
         features: str = "memory",
         max_length: int = 512,
@@ -86,7 +88,9 @@ class DraftDataModule(L.LightningDataModule):
         ):
             if value < least:
                 raise ValueError(f"data.{name} must be at least {least}, got {value}")
-        self.path, self.prompts, self.features = path, prompts, features
+        if isinstance(more_paths, str):
+            raise ValueError(f"data.more_paths is a list, as data.more_paths=[{more_paths}], got {more_paths!r}")
+        self.path, self.more_paths, self.prompts, self.features = path, tuple(more_paths), prompts, features
         self.max_length, self.batch_size, self.val_samples, self.seed = max_length, batch_size, val_samples, seed
         self.num_workers, self.cache_dir = num_workers, cache_dir
         self.feature_dtype, self.compute_dtype = feature_dtype, compute_dtype
@@ -114,6 +118,11 @@ class DraftDataModule(L.LightningDataModule):
             )
         return resolve_path(self.path)
 
+    @property
+    def folders(self) -> list[Path]:
+        """All places to read answers from, the one of ``path`` first."""
+        return [self.folder, *map(resolve_path, self.more_paths)]
+
     def read_prompts(self) -> list[Prompt]:
         """The prompts whose answers belong into ``path``."""
         if self.prompts is None:
@@ -129,7 +138,11 @@ class DraftDataModule(L.LightningDataModule):
             ValueError: no answers, a malformed line, no usable sample, or too few of them for ``val_samples``.
         """
         chat = Chat(tokenizer, spec.thinking, spec.eos_token_ids)
-        self.samples, self.counts = read_samples(self.folder, chat, self.max_length)
+        self.samples, self.counts = [], SampleCounts()
+        for folder in self.folders:
+            samples, counts = read_samples(folder, chat, self.max_length)
+            print(f"data {folder}: {counts}")
+            self.samples, self.counts = [*self.samples, *samples], self.counts + counts
         self.train_indices, self.val_indices = split(self.samples, self.val_samples, self.seed)
         if not self.train_indices:
             raise ValueError(
@@ -142,10 +155,7 @@ class DraftDataModule(L.LightningDataModule):
             "template": chat.template_hash,
             "max_length": self.max_length,
         }
-        print(
-            f"data {self.folder}: {self.counts}; {len(self.train_indices)} to train, {len(self.val_indices)} held out",
-            flush=True,
-        )
+        print(f"{len(self.train_indices)} samples to train on, {len(self.val_indices)} held out", flush=True)
         self._warn_of_other_target(spec)
         return self
 
@@ -184,13 +194,14 @@ class DraftDataModule(L.LightningDataModule):
         return ResumableLoader(batches, finished, self.num_workers)
 
     def _warn_of_other_target(self, spec: Any) -> None:
-        manifest = read_manifest(self.folder) if self.folder.is_dir() else None
-        writer = ((manifest or {}).get("identity", {}).get("target") or {}).get("name")
-        if writer is not None and writer != spec.name:
-            print(
-                f"warning: these answers were written by {writer}; a drafter for {spec.name} learns more from those of "
-                f"{spec.name} itself"
-            )
+        for folder in self.folders:
+            manifest = read_manifest(folder) if folder.is_dir() else None
+            writer = ((manifest or {}).get("identity", {}).get("target") or {}).get("name")
+            if writer is not None and writer != spec.name:
+                print(
+                    f"warning: the answers in {folder} were written by {writer}; a drafter for {spec.name} learns more "
+                    f"from those of {spec.name} itself"
+                )
 
 
 def finished_batches(trainer: L.Trainer | None) -> int | None:

@@ -131,11 +131,17 @@ def claim(folder: Path, identity: dict, what: str, field: str) -> None:
     """Make ``folder`` hold ``what`` of this identity: note it in ``identity.json`` until a manifest takes its place.
 
     Raises:
-        ValueError: it is a file, or was begun with another identity; the message names the differing key and ``field``.
+        ValueError: it is a file, cannot be written to, or was begun with another identity; the message names the
+            differing key and ``field``.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{field} must be a folder for the {what}, but {folder} is a file; give another path")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{field}: no folder for the {what} can be made at {folder} ({error.strerror})") from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{field}: {folder} cannot be written to; give another folder, or mend its permissions")
     for path in (folder / MANIFEST, folder / IDENTITY):
         if not path.exists():
             continue

@@ -51,6 +51,12 @@ class SampleCounts:
     cut_at_max_length: int = 0
     skipped: Counter = field(default_factory=Counter)
 
+    def __add__(self, other: SampleCounts) -> SampleCounts:
+        """Counts of two files together."""
+        return SampleCounts(
+            self.kept + other.kept, self.cut_at_max_length + other.cut_at_max_length, self.skipped + other.skipped
+        )
+
     def __str__(self) -> str:
         text = f"{self.kept} samples, {self.cut_at_max_length} of them cut at max_length"
         if self.skipped:
@@ -83,10 +89,17 @@ def read_samples(path: Path, chat: Chat, max_length: int) -> tuple[list[Sample],
     """Samples of every usable conversation of a file or folder, in file order.
 
     Raises:
-        ValueError: no file, a malformed line (with its number), or not one usable sample (with the reasons).
+        ValueError: no file, a malformed line (with its number), another number of answers than the folder's manifest
+            says, or not one usable sample (with the reasons).
     """
     file = responses_file(path)
     samples, counts = tokenise((record for _, record in read_jsonl(file)), chat, max_length)
+    written = ((read_manifest(path) or {}) if path.is_dir() else {}).get("counts", {}).get("answers")
+    if written is not None and written != counts.kept + counts.skipped.total():
+        raise ValueError(
+            f"{file} holds {counts.kept + counts.skipped.total()} answers, its manifest counts {written}: it was cut or "
+            "edited; restore it, or copy the file elsewhere and give data.path=FILE to train on what is there"
+        )
     if not samples:
         reasons = ", ".join(f"{count} {reason}" for reason, count in counts.skipped.most_common())
         raise ValueError(f"not one sample of {file} can be used: {reasons}")

@@ -4,7 +4,8 @@
     for each temperature:               the same prompts plain and speculative, in turns -> tokens per second
 
 A finished part is kept at once as one file in ``evaluation.partial/`` of the run folder, under a digest of everything
-it depends on; a killed evaluation takes it up again, another drafter or setting does not. No statistics are made here.
+it depends on; a killed evaluation takes it up again, another drafter or setting does not. A whole evaluation is not
+made twice, and one with other settings sets the earlier one aside. No statistics are made here.
 
     Evaluation(target, drafter, chat, settings, Path("outputs/demo"), identity).run(benchmarks)
 """
@@ -26,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from draftlab.data.files import digest, write_json
 from draftlab.decode.loop import Decoder, DecodeSettings
-from draftlab.decode.records import Result, rows_of, write_evaluation
+from draftlab.decode.records import Result, read_evaluation, rows_of, set_aside, write_evaluation
 from draftlab.decode.speed import compare_speed
 from draftlab.decode.suites import Benchmark
 from draftlab.sampling import Sampling
@@ -100,13 +101,25 @@ class Evaluation:
         self.console = Console()
 
     def run(self, benchmarks: Sequence[Benchmark], command: str | None = None) -> dict[str, Any]:
-        """Decode what is not done yet, write the files of :mod:`draftlab.decode.records`, return evaluation.json."""
+        """Decode what is not done yet, write the files of :mod:`draftlab.decode.records`, return evaluation.json.
+
+        Raises:
+            ValueError: not one prompt fits the target's context.
+        """
         prompts = [self._render(benchmark) for benchmark in benchmarks]
         if not any(prompts):
             raise ValueError(
                 f"every prompt is too long for the target's {self.target.spec.max_position} positions with "
                 f"max_new_tokens {self.settings.max_new_tokens}; lower max_new_tokens"
             )
+        rendered = [[b.name, b.domain, kept] for b, kept in zip(benchmarks, prompts, strict=True)]
+        key = self._key({"settings": asdict(self.settings), "thinking": self.chat.thinking, "prompts": rendered})
+        earlier = read_evaluation(self.folder)
+        if earlier is not None and earlier.get("key") == key and (self.folder / "rounds.parquet").is_file():
+            self.console.print(
+                f"{self.folder} holds this evaluation already; nothing is decoded again", highlight=False
+            )
+            return earlier
         results, speed = [], []
         with _progress(self.console) as progress:
             task = progress.add_task("", speed="", total=len(self.settings.temperatures) * sum(map(len, prompts)))
@@ -118,10 +131,13 @@ class Evaluation:
                 if self.settings.speed.prompts:
                     progress.update(task, description=f"T={temperature:g} speed")
                     speed.append(self._speed(temperature, prompts))
-        evaluation = {"settings": self._facts(benchmarks, results), "speed": speed, "command": command}
+        if earlier is not None:
+            place = set_aside(self.folder)
+            self.console.print(f"the earlier evaluation, with other settings, is now in {place}", highlight=False)
+        evaluation = {"settings": self._facts(benchmarks, results), "speed": speed, "command": command, "key": key}
         write_evaluation(self.folder, results, evaluation)
         shutil.rmtree(self.partial, ignore_errors=True)
-        return json.loads((self.folder / "evaluation.json").read_text(encoding="utf-8"))
+        return read_evaluation(self.folder)
 
     def _render(self, benchmark: Benchmark) -> dict[str, list[int]]:
         """Token ids of the prompts that fit the target's context, by prompt id."""
@@ -177,8 +193,7 @@ class Evaluation:
 
     def _kept(self, name: str, depends_on: dict, compute, on_round=None, finished: int = 0) -> dict[str, Any]:
         """The part ``name`` from disk if it was made from the same things, else computed and kept."""
-        path = self.partial / f"{name}.json"
-        key = digest({**depends_on, "seed": self.settings.seed, "identity": self.identity})
+        path, key = self.partial / f"{name}.json", self._key({**depends_on, "seed": self.settings.seed})
         if path.is_file():
             part = json.loads(path.read_text(encoding="utf-8"))
             if part["key"] == key:
@@ -188,6 +203,9 @@ class Evaluation:
         value = compute()
         write_json(path, {"key": key, "value": value})
         return value
+
+    def _key(self, depends_on: dict) -> str:
+        return digest({**depends_on, "identity": self.identity})
 
     def _generator(self, name: str, temperature: float) -> torch.Generator:
         """Draws of one part depend on nothing else, so that a resumed evaluation equals an uninterrupted one."""

@@ -3,6 +3,7 @@
     rounds.parquet    temperature, benchmark, domain, prompt_id, round, proposed, accepted, committed, confidence
     outputs.jsonl     temperature, benchmark, domain, prompt_id, prompt_tokens, num_tokens, finish_reason, text
     evaluation.json   settings, counts, speed; written last: its presence means that the evaluation ended
+    earlier/1, …      evaluations with other settings, each with its tables, figures and report
 
 ``accepted`` never counts the bonus or corrected token, ``committed`` always does, so both readings of accepted length
 can be had (case 24). Files are replaced atomically. The module knows nothing of models.
@@ -21,9 +22,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from draftlab.data.files import write_atomically, write_json
+from draftlab.data.files import read_json, write_atomically, write_json
 from draftlab.decode.loop import Generation
 
+EVALUATION = "evaluation.json"
+# What belongs to one evaluation, in the order in which it is set aside: evaluation.json, the sign of a whole one, last.
+FILES = ("rounds.parquet", "outputs.jsonl", "tables", "figures", "report.html", EVALUATION)
 ROUNDS = pa.schema(
     [
         ("temperature", pa.float64()),
@@ -75,11 +79,29 @@ def rows_of(key: dict[str, Any], generation: Generation) -> list[dict[str, Any]]
 
 def write_evaluation(folder: Path, results: Sequence[Result], evaluation: dict[str, Any]) -> None:
     """Write the three files; an older evaluation.json goes first, so that it never stands beside newer rounds."""
-    (folder / "evaluation.json").unlink(missing_ok=True)
+    (folder / EVALUATION).unlink(missing_ok=True)
     rounds = [row for result in results for row in result.rounds]
     temporary = folder / ".rounds.parquet.partial"
     pq.write_table(pa.Table.from_pylist(rounds, schema=ROUNDS), temporary)
     temporary.replace(folder / "rounds.parquet")
     lines = [json.dumps(output, ensure_ascii=False) for result in results for output in result.outputs]
     write_atomically(folder / "outputs.jsonl", "".join(line + "\n" for line in lines))
-    write_json(folder / "evaluation.json", {**evaluation, "counts": [result.counts() for result in results]})
+    write_json(folder / EVALUATION, {**evaluation, "counts": [result.counts() for result in results]})
+
+
+def read_evaluation(folder: Path) -> dict[str, Any] | None:
+    """evaluation.json of a run folder; None if it holds no whole evaluation."""
+    return read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else None
+
+
+def set_aside(folder: Path) -> Path:
+    """Move the evaluation of a run folder to ``earlier/N`` and return that; one cut short by a kill is taken up again."""
+    number = 1
+    while (folder / "earlier" / str(number) / EVALUATION).exists():
+        number += 1
+    place = folder / "earlier" / str(number)
+    place.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        if (folder / name).exists():
+            (folder / name).replace(place / name)
+    return place

@@ -23,10 +23,12 @@ def compare_speed(target, drafter, prompts: Sequence[list[int]], settings: Decod
     """Tokens per second of plain and speculative decoding of the same ``prompts``, batch by batch in turns.
 
     A short warm-up of both sides is not counted; reading the prompts is. ``identical_outputs`` counts prompts that got
-    the same tokens from both, which at temperature 0 is all of them, up to ties broken by rounding.
+    the same tokens from both, which at temperature 0 is all of them, up to ties broken by rounding. ``rounds`` are those
+    of batches, so that (draft_seconds + verify_seconds) / rounds is the latency of a round at ``batch_size``.
     """
     seconds, tokens, answers = [0.0, 0.0], [0, 0], [[], []]
     clocks: dict[str, float] = {"draft": 0.0, "verify": 0.0, "prefill": 0.0}
+    rounds = 0
     drafters = (None, drafter)
     for side in drafters:
         Decoder(target, side, replace(settings, max_new_tokens=2)).run(prompts[:1])
@@ -40,6 +42,7 @@ def compare_speed(target, drafter, prompts: Sequence[list[int]], settings: Decod
             answers[side] += [generation.tokens for generation in generations]
             tokens[side] += sum(len(generation.tokens) for generation in generations)
             if chosen is not None:
+                rounds += decoder.clock.times["verify"]
                 clocks = {name: spent + decoder.clock.seconds[name] for name, spent in clocks.items()}
     plain, speculative = (count / spent for count, spent in zip(tokens, seconds, strict=True))
     return {
@@ -48,6 +51,7 @@ def compare_speed(target, drafter, prompts: Sequence[list[int]], settings: Decod
         "speculative_tokens_per_s": speculative,
         "ratio": speculative / plain,
         **{f"{name}_seconds": spent for name, spent in clocks.items()},
+        "rounds": rounds,
         "prompts": len(prompts),
         "batch_size": settings.batch_size,
         "max_new_tokens": settings.max_new_tokens,

@@ -63,4 +63,6 @@ def open_drafter(folder: str | Path, checkpoint: str = "best") -> TrainedDrafter
     drafter = load_drafter(path, build(config).drafter)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return TrainedDrafter(drafter, path, {"checkpoint": path.name, "digest": digest, **describe(drafter)})
+    parameters = sum(parameter.numel() for parameter in drafter.parameters())
+    identity = {"checkpoint": path.name, "digest": digest, "parameters": parameters, **describe(drafter)}
+    return TrainedDrafter(drafter, path, identity)

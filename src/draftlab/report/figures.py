@@ -134,7 +134,6 @@ def reliability(table: pd.DataFrame) -> Figure:
         for panel, temperature in zip(axes, temperatures, strict=True):
             bins = table[table["temperature"] == temperature]
             panel.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-            panel.text(0.1, 0.125, "perfect", color=MUTED, fontsize=9, rotation=45, rotation_mode="anchor")
             panel.plot(bins["confidence"], bins["accepted"], color=BLUE, linewidth=1.4)
             area = 700.0 * bins["count"] / bins["count"].sum() + 12.0
             panel.scatter(
@@ -142,6 +141,7 @@ def reliability(table: pd.DataFrame) -> Figure:
             )
             error = calibration_error(bins)
             panel.text(0.03, 0.95, f"ECE {error:.1%}", fontweight="bold", va="center", transform=panel.transAxes)
+            panel.text(0.03, 0.885, "dashed: perfect", color=MUTED, fontsize=9, va="center", transform=panel.transAxes)
             panel.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", title=temperature_title(temperature))
             panel.set_aspect("equal")
             for axis in (panel.xaxis, panel.yaxis):

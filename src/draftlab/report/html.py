@@ -69,6 +69,9 @@ def write_report(run_dir: str | Path, show: bool = True) -> Path:
     if show:
         terminal = console()
         terminal.print(console_table(lengths, f"{run.name}: accepted length"))
+        for row in run.speed.to_dict("records"):
+            text = f"T={row['temperature']:g}: {row['ratio']:.2f} times the tokens/s of plain decoding, in the same run"
+            terminal.print(text, highlight=False)
         terminal.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
     return page
 

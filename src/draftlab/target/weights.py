@@ -11,12 +11,14 @@ YAML or a wrong tensor never trains silently. The module knows nothing of chats 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from draftlab.target.derive import check_against_config, read_config
 from draftlab.target.ends import TargetEnds
@@ -59,6 +61,8 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
     folder = fetch(spec.path, spec.revision)
     config = read_config(str(folder), trust_remote_code=spec.trust_remote_code)
     check_against_config(spec, config)
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # one line a step is for terminals, not for log files
     placement = {} if torch.device(device).type == "cpu" else {"device_map": {"": device}}
     model, report = AutoModelForCausalLM.from_pretrained(
         str(folder),

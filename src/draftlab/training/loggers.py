@@ -67,6 +67,7 @@ def _started(folder: str, project: str, name: str | None, mode: str) -> WandbLog
     logger = WandbLogger(
         project=project, name=name, save_dir=folder, offline=mode == "offline", mode=mode, settings=settings
     )
+    logger._wandb_init.pop("anonymous", None)  # Lightning passes it on, and W&B warns that it means nothing any more
     _ = logger.experiment
     return logger
 

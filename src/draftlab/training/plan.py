@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 GB, TB = 1e9, 1e12
+LOCAL_DISK = 4 * TB  # stored features beyond that are no advice
 IDS_AND_MASK = 4 + 1  # bytes a token: int32 id, one mask byte
 
 
@@ -148,10 +149,11 @@ def memory(parts, work: Workload, trainable: Counter, frozen: Counter) -> dict[s
 def fitting(parts, work: Workload, gpu_gb: float) -> list[tuple[str, float, bool]]:
     """Settings tried in the order in which they hurt least: what to write, bytes, and whether it fits in ``gpu_gb`` GB."""
     rows, seen = [], work
+    stored = {"features": "memory"} if make_plan(parts, work).cache_total <= LOCAL_DISK else {}
     steps = [
         ("as composed", {}),
         ("loss.chunk_blocks=64", {"chunk_blocks": 64}),
-        ("data.features=memory", {"features": "memory"}),
+        ("data.features=memory", stored),
         ("data.batch_size=1", {"batch_size": 1}),
         ("trainer.settings.precision=bf16-mixed", {"mixed": True}),
         ("data.max_length=2048", {"max_length": min(2048, work.max_length)}),

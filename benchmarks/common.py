@@ -1,0 +1,47 @@
+"""What the benchmark scripts share: key=value arguments, a target with a drafter, and prompts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from draftlab.data.chat import Chat
+from draftlab.data.prompts import builtin_prompts
+from draftlab.target import load_tokenizer
+from draftlab.training.build import build
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def arguments(defaults: dict[str, Any]) -> DictConfig:
+    """The key=value words of the command line over ``defaults``.
+
+    Raises:
+        ValueError: an unknown key.
+    """
+    cfg = OmegaConf.merge(OmegaConf.create(defaults), OmegaConf.from_cli(sys.argv[1:]))
+    unknown = sorted(set(cfg) - set(defaults))
+    if unknown:
+        raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(defaults)}")
+    return cfg
+
+
+def fresh_drafter(overrides: Sequence[str] = ()):
+    """A freshly initialised drafter, composed as by src/train.py; which tokens it can draft does not matter for speed."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        drafter = build(compose("train", overrides=list(overrides))).drafter.eval()
+    if drafter.draft_ids is not None:
+        drafter.set_draft_vocabulary(torch.arange(drafter.draft_vocab_size))
+    return drafter
+
+
+def heldout_prompts(target, count: int, seed: int) -> list[list[int]]:
+    """Token ids of ``count`` built-in held-out prompts in the target's chat format."""
+    chat = Chat(load_tokenizer(target.spec), target.spec.thinking, target.eos_token_ids)
+    return [chat.prompt_ids(list(prompt.messages)) for prompt in builtin_prompts(count, seed, split="heldout")]
