@@ -13,10 +13,12 @@ from pathlib import Path
 
 import hydra
 import lightning as L
+import wandb
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from draftlab.cli import entry
+from draftlab.report.online import log_report
 from draftlab.training import DrafterModule
 from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
@@ -72,12 +74,16 @@ def main(cfg: DictConfig) -> None:
     print(f"position weights of the loss: {parts.block.weights_text} {parts.loss.positions.text}".rstrip())
     target = prepare_target(parts.drafter, data, device, start if checkpoint is None else None)
     module = DrafterModule(parts.drafter, parts.loss, optimizer, seed=cfg.seed, target=target)
-    fit(trainer, module, data, checkpoint)
-    print(f"checkpoints: {folder / 'checkpoints'}")
-    if cfg.evaluate_after:
-        from evaluate import evaluate_run
+    try:
+        fit(trainer, module, data, checkpoint)
+        print(f"checkpoints: {folder / 'checkpoints'}")
+        if cfg.evaluate_after:
+            from evaluate import evaluate_run
 
-        evaluate_run(folder, cfg.evaluation)
+            evaluate_run(folder, cfg.evaluation)
+            log_report(folder)
+    finally:
+        wandb.finish()  # the next run of this process (--multirun) starts its own
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ def test_a_better_run_is_ahead_by_more_than_the_interval(fake_run, tmp_path):
         "report.html",
         "runs.csv",
         "pairs.csv",
+        "cost.csv",
         "conditional_acceptance.csv",
         "conditional_acceptance.png",
     }

@@ -7,7 +7,16 @@
 
 from draftlab.report.compare import compare_runs
 from draftlab.report.html import write_report, write_reports
-from draftlab.report.run import Run, read_run
+from draftlab.report.run import Run, find_runs, read_run
 from draftlab.report.tables import length_table, position_table
 
-__all__ = ["Run", "compare_runs", "length_table", "position_table", "read_run", "write_report", "write_reports"]
+__all__ = [
+    "Run",
+    "compare_runs",
+    "find_runs",
+    "length_table",
+    "position_table",
+    "read_run",
+    "write_report",
+    "write_reports",
+]

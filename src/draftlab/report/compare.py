@@ -4,7 +4,7 @@
 
 All runs must have decoded the same prompts of the same target in the same way; then one resample of prompts serves both
 runs of a pair, and what makes a prompt easy for both cancels. A run that differs is named with the reason, and the rest
-goes on.
+goes on. What sets their configurations apart, and what that does, is :mod:`draftlab.report.ablation_page`'s part.
 
     python src/report.py runs=[outputs/dspark,outputs/dflash] out=outputs/compare
 """
@@ -20,18 +20,22 @@ from rich import box
 from rich.table import Table
 
 from draftlab.report import figures
-from draftlab.report.bootstrap import METHOD, quantile_interval, resample_counts, resampled_ratio
+from draftlab.report.ablation import resampled_lengths
+from draftlab.report.ablation_page import ablation_sections
+from draftlab.report.bootstrap import METHOD, quantile_interval
+from draftlab.report.cost import HEADS, cost_cells, cost_section, cost_table
 from draftlab.report.html import details, fact, fact_table, write_csv
 from draftlab.report.run import Run, read_run
 from draftlab.report.style import save
-from draftlab.report.tables import ALL, PROMPT, console, length_sums, length_table, position_table, with_interval
+from draftlab.report.tables import ALL, console, length_table, position_table, with_interval
 from draftlab.report.template import image, table, write_page
 
 SAME = ("target", "thinking", "top_k", "top_p", "min_p", "max_new_tokens")  # settings that must agree
+MOST = 5  # runs whose ratios to each other a terminal has room for
 
 
 def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = True) -> Path:
-    """Compare evaluated runs; write report.html, *.csv and conditional_acceptance.png into ``out``; return the page.
+    """Compare evaluated runs; write report.html, *.csv and *.png into ``out``; return the page.
 
     Runs that cannot be compared with the first readable one are listed with the reason. Raises ValueError if fewer than
     two are left.
@@ -47,20 +51,31 @@ def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = T
     positions = pd.concat([position_table(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
     positions = positions[positions["temperature"].isin(temperatures)]
     pairs = pair_table(runs, temperatures)
-    for name, frame in (("runs", runs_table), ("pairs", pairs), ("conditional_acceptance", positions)):
+    costs = cost_table(runs, temperatures)
+    for name, frame in (
+        *(("runs", runs_table), ("pairs", pairs)),
+        *(("conditional_acceptance", positions), ("cost", costs)),
+    ):
         write_csv(frame, out / f"{name}.csv")
     overall = positions[positions["scope"] == ALL].assign(line=lambda frame: frame["run"])
     picture = image(save(figures.lines_by_position(overall), out / "conditional_acceptance.png"))
+    ablation, notes = ablation_sections(runs, temperatures, out)
     page = write_page(
         out / "report.html",
         title="Comparison: " + ", ".join(run.name for run in runs),
         subtitle="The same target, the same prompts, decoded in the same way.",
-        warnings=[f"Left out: {name}: {reason}" for name, reason in refused.items()],
-        sections=_sections(runs, runs_table, pairs, picture),
+        warnings=[*(f"Left out: {name}: {reason}" for name, reason in refused.items()), *notes],
+        sections=[*_sections(runs_table, pairs, picture), *cost_section(costs), *ablation, *_facts(runs)],
         details=[text for run in runs for text in details(run)],
     )
     if show:
-        _print(runs_table, pairs, refused, page)
+        _print(
+            runs_table,
+            pairs,
+            [*(f"left out: {name}: {reason}" for name, reason in refused.items()), *notes],
+            costs,
+            page,
+        )
     return page
 
 
@@ -71,11 +86,7 @@ def pair_table(runs: Sequence[Run], temperatures: Sequence[float]) -> pd.DataFra
     """
     rows = []
     for temperature in temperatures:
-        sums = _aligned_sums(runs, temperature)  # [runs, P, 2]: rounds, committed
-        counts = resample_counts(sums.shape[1])
-        samples = np.stack([resampled_ratio(part[:, 1:], part[:, :1], counts)[:, 0] for part in sums], axis=1)
-        values = sums[:, :, 1].sum(axis=1) / sums[:, :, 0].sum(axis=1)
-        single = sums.shape[1] < 2
+        values, samples = resampled_lengths(runs, temperature)
         for first, run in enumerate(runs):
             for second, baseline in enumerate(runs):
                 if first == second:
@@ -83,7 +94,7 @@ def pair_table(runs: Sequence[Run], temperatures: Sequence[float]) -> pd.DataFra
                 both = np.stack(
                     [samples[:, first] / samples[:, second], samples[:, first] - samples[:, second]], axis=1
                 )
-                low, high = quantile_interval(np.full_like(both, np.nan) if single else both)
+                low, high = quantile_interval(both)
                 rows.append(
                     {
                         "temperature": temperature,
@@ -155,16 +166,7 @@ def _identity(value):
     return value.get("name", value) if isinstance(value, dict) else value
 
 
-def _aligned_sums(runs: Sequence[Run], temperature: float) -> np.ndarray:
-    """Rounds and committed tokens [runs, P, 2] by prompt, prompts in one order; zeros where a run needed no round."""
-    sums = [length_sums(run.rounds[run.rounds["temperature"] == temperature]) for run in runs]
-    index = sums[0].index
-    for part in sums[1:]:
-        index = index.union(part.index)
-    return np.stack([part.reindex(index.set_names(PROMPT), fill_value=0.0)[["rounds", "committed"]] for part in sums])
-
-
-def _sections(runs: Sequence[Run], lengths: pd.DataFrame, pairs: pd.DataFrame, picture: str) -> list[dict]:
+def _sections(lengths: pd.DataFrame, pairs: pd.DataFrame, picture: str) -> list[dict]:
     overall = lengths[lengths["scope"] == ALL].sort_values(["temperature", "accepted_length"], ascending=[True, False])
     length_cells = [
         [
@@ -209,11 +211,14 @@ def _sections(runs: Sequence[Run], lengths: pd.DataFrame, pairs: pd.DataFrame, p
             "title": "By domain and benchmark",
             "table": table(["T", "prompts of", "run", heads[3]], domain_cells, left=3),
         },
-        *({"title": f"What was measured: {run.name}", "table": fact_table(run)} for run in runs),
     ]
 
 
-def _print(lengths: pd.DataFrame, pairs: pd.DataFrame, refused: dict[str, str], page: Path) -> None:
+def _facts(runs: Sequence[Run]) -> list[dict]:
+    return [{"title": f"What was measured: {run.name}", "table": fact_table(run)} for run in runs]
+
+
+def _print(lengths: pd.DataFrame, pairs: pd.DataFrame, notes: Sequence[str], costs: pd.DataFrame, page: Path) -> None:
     terminal = console()
     grid = Table(
         title="accepted length (with bonus)",
@@ -223,6 +228,8 @@ def _print(lengths: pd.DataFrame, pairs: pd.DataFrame, refused: dict[str, str], 
         box=box.SIMPLE_HEAD,
     )
     baselines = list(dict.fromkeys(pairs["run"]))
+    if len(baselines) > MOST:
+        baselines, notes = [], [*notes, f"ratios of {len(baselines)} runs to each other: in the page and in pairs.csv"]
     for heading in ("T", "run", "accepted length", *(f"over {name}" for name in baselines)):
         grid.add_column(heading, justify="left" if heading == "run" else "right")
     for _, row in lengths[lengths["scope"] == ALL].iterrows():
@@ -232,6 +239,13 @@ def _print(lengths: pd.DataFrame, pairs: pd.DataFrame, refused: dict[str, str], 
         cells = [with_interval(against.loc[name], "ratio") if name in against.index else "" for name in baselines]
         grid.add_row(f"{row['temperature']:g}", row["run"], with_interval(row, "accepted_length"), *cells)
     terminal.print(grid)
-    for name, reason in refused.items():
-        terminal.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False, markup=False)
+    if cost_section(costs):
+        cost_grid = Table(title="what the drafters cost", title_justify="left", box=box.SIMPLE_HEAD)
+        for heading in HEADS:
+            cost_grid.add_column(heading, justify="left" if heading == "run" else "right")
+        for cells in cost_cells(costs):
+            cost_grid.add_row(*cells)
+        terminal.print(cost_grid)
+    for note in notes:
+        terminal.print(note, soft_wrap=True, highlight=False, markup=False)
     terminal.print(f"comparison: {page}", soft_wrap=True, highlight=False, markup=False)

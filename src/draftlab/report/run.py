@@ -70,6 +70,22 @@ def read_run(folder: str | Path, name: str | None = None) -> Run:
     )
 
 
+def find_runs(folder: str | Path) -> list[Run]:
+    """The evaluated runs right under ``folder``, by name, as a multirun or a sweep leaves them; others are named in print.
+
+    Raises ValueError where there is none.
+    """
+    folder, runs = Path(folder), []
+    for path in sorted(path for path in folder.glob("*/") if (path / ".hydra").is_dir()):
+        try:
+            runs.append(read_run(path))
+        except ValueError as error:
+            print(f"left out: {path.name}: {error}")
+    if not runs:
+        raise ValueError(f"{folder}: expected folders of evaluated runs in it, found none; check the path")
+    return runs
+
+
 def _read_rounds(folder: Path) -> pd.DataFrame:
     path = folder / "rounds.parquet"
     if not path.is_file():

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import lightning as L
 import torch
-import wandb
 
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.hardware import has_fast_bfloat16
@@ -150,7 +149,5 @@ def fit(trainer: L.Trainer, module: DrafterModule, data, checkpoint: Path | None
         if trainer.interrupted:
             raise KeyboardInterrupt from None
         raise
-    finally:
-        wandb.finish()  # the next run of this process (--multirun) starts its own
     if trainer.interrupted:
         raise KeyboardInterrupt
