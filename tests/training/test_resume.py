@@ -62,6 +62,19 @@ def test_weights_after_resuming_are_bit_equal_wherever_training_stopped(target, 
     expected = fitting.weights_of(through)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in fitting.weights_of(resumed).items())
     assert resumed.micro_step == through.micro_step and resumed.trainer.global_step == 7
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-7.ckpt"], "older ones are removed"
+
+
+def test_going_on_from_an_older_checkpoint_removes_no_newer_one(target, answers, tmp_path):
+    train(target, answers, tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "step-7.ckpt").rename(tmp_path / "whole.ckpt")
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(target, answers, tmp_path, StopAt(2, RuntimeError("power cut")))
+    (tmp_path / "whole.ckpt").rename(checkpoints / "step-7.ckpt")
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(target, answers, tmp_path, StopAt(4, RuntimeError("power cut")), checkpoint=checkpoints / "step-2.ckpt")
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-4.ckpt", "step-7.ckpt"]
 
 
 def test_ctrl_c_is_passed_on_and_leaves_a_run_to_go_on_with(target, answers, tmp_path):

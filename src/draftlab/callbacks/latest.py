@@ -7,6 +7,8 @@ exact: nothing is written in the middle of a step. It knows nothing of what is t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -27,6 +29,17 @@ class LatestCheckpoint(ModelCheckpoint):
             save_top_k=1,
             save_on_train_epoch_end=False,
         )
+
+    def _save_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
+        """Save, then remove what is older: Lightning does not know the checkpoint that an earlier process left.
+
+        One of a later step stays, as when training went on from an older checkpoint by choice.
+        """
+        super()._save_checkpoint(trainer, filepath)
+        for path in Path(self.dirpath).glob("step-*.ckpt"):
+            step = path.stem.removeprefix("step-")
+            if step.isdigit() and int(step) < trainer.global_step:
+                self._remove_checkpoint(trainer, str(path))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the end of training, unless the last step was one to be saved anyway."""
