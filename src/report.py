@@ -2,6 +2,7 @@
 
     python src/report.py runs=[outputs/demo]
     python src/report.py runs=[outputs/a,outputs/b] out=outputs/compare
+    python src/report.py runs=[outputs/a,outputs/b] report=wandb          also as a W&B Report, if logged in
 
 A run that cannot be read or compared is named with the reason; the rest goes on. Nothing is decoded again.
 """
@@ -13,6 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
 from draftlab.report import compare_runs, write_reports
+from draftlab.report.wandb_report import check_ready, publish
+
+REPORTS = ("local", "wandb")
 
 
 @hydra.main(config_path="../conf", config_name="report", version_base="1.3")
@@ -22,9 +26,17 @@ def main(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "runs"):
         raise ValueError("runs: name the folders of evaluated runs, as in runs=[outputs/demo]")
     runs = [cfg.runs] if isinstance(cfg.runs, str) else list(cfg.runs)
+    if cfg.report not in REPORTS:
+        raise ValueError(f"report must be one of {', '.join(REPORTS)}, got {cfg.report!r}")
+    if cfg.report == "wandb":
+        if len(runs) < 2:
+            raise ValueError("report=wandb compares two or more runs; the page of one run has its report already")
+        check_ready()
     write_reports(runs)
     if len(runs) > 1:
         compare_runs(runs, cfg.out)
+    if cfg.report == "wandb":
+        print(f"W&B report: {publish(runs, cfg.out, cfg.project, cfg.entity)}")
 
 
 if __name__ == "__main__":
