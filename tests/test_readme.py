@@ -162,6 +162,7 @@ def workshop(tmp_path_factory, target_folder):
         run_script(shlex.split(f"python src/evaluate.py run=outputs/dspark {DECODE}"), folder, monkeypatch)
         for copy in ("demo", "dflash"):
             shutil.copytree(folder / "outputs" / "dspark", folder / "outputs" / copy)
+        shutil.copytree(ROOT / "sweeps", folder / "sweeps")
         (folder / "my_benchmarks").mkdir()
         (folder / "my_benchmarks" / "gsm8k.jsonl").write_text('{"id": "0", "turns": ["2+2?"]}\n', encoding="utf-8")
     return values
