@@ -14,13 +14,17 @@ import torch
 from drafting import make_head
 from draftlab.blocks import BlockSpec
 from draftlab.data.datamodule import BatchMaker, DraftDataModule
-from draftlab.drafters import DSpark
-from draftlab.losses import Confidence, CrossEntropy, DraftLoss, TotalVariation
+from draftlab.drafters import MTP, DSpark, Eagle3
+from draftlab.losses import Confidence, CrossEntropy, DraftLoss, SoftCrossEntropy, TotalVariation
 from draftlab.training import DrafterModule, OptimizerSettings
 from tiny import tiny_target, tiny_tokenizer
 
 VOCAB = 128  # of tiny_tokenizer
 EVERY_ANCHOR = 100  # more than any answer has, so that the draw leaves nothing to chance
+CHAINS = {
+    "eagle3": (Eagle3, BlockSpec.training_time_test(3, 0.8, EVERY_ANCHOR), SoftCrossEntropy),
+    "mtp": (MTP, BlockSpec(1, EVERY_ANCHOR, decay_gamma=None), CrossEntropy),
+}
 
 
 def fitting_target():
@@ -58,6 +62,20 @@ def tiny_module(target, num_anchors=EVERY_ANCHOR, weights=(0.1, 0.9, 1.0), **opt
     terms = dict(zip(("ce", "tv", "confidence"), (CrossEntropy, TotalVariation, Confidence), strict=True))
     loss = DraftLoss({name: term(weight) for (name, term), weight in zip(terms.items(), weights, strict=True)})
     return DrafterModule(drafter, loss, OptimizerSettings(lr=1e-2, warmup=0.2), target=target)
+
+
+def chain_module(target, name, lr=1e-2):
+    """A module of one of CHAINS with its own block and loss, from the same weights every time."""
+    torch.manual_seed(5)
+    kind, block, term = CHAINS[name]
+    drafter = kind(target.spec, block).attach(target.ends)
+    return DrafterModule(drafter, DraftLoss({"term": term(1.0)}), OptimizerSettings(lr, warmup=0.2), target=target)
+
+
+def named_module(target, name):
+    """A module of any family: a chain, or the tiny DSpark with all losses or with that of the confidence alone."""
+    weights = {"dspark": (0.1, 0.9, 1.0), "confidence alone": (0.0, 0.0, 1.0)}
+    return chain_module(target, name) if name in CHAINS else tiny_module(target, weights=weights[name])
 
 
 def silent_trainer(folder, callbacks=(), **options):

@@ -4,19 +4,11 @@ import pytest
 import torch
 
 import fitting
-from draftlab.blocks import BlockSpec
 from draftlab.callbacks import AcceptanceCallback
-from draftlab.drafters import MTP, Eagle3
-from draftlab.losses import CrossEntropy, DraftLoss, SoftCrossEntropy
-from draftlab.training import DrafterModule, OptimizerSettings
 from draftlab.training.checkpoint import describe, require_same
 from draftlab.training.module import VALIDATION
 
-CHAINS = {
-    "eagle3": (Eagle3, BlockSpec.training_time_test(3, 0.8, fitting.EVERY_ANCHOR), SoftCrossEntropy),
-    "mtp": (MTP, BlockSpec(1, fitting.EVERY_ANCHOR, decay_gamma=None), CrossEntropy),
-}
-chains = pytest.mark.parametrize("name", list(CHAINS))
+chains = pytest.mark.parametrize("name", list(fitting.CHAINS))
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +21,8 @@ def data(target, tmp_path_factory):
     return fitting.answers_data(target, fitting.write_answers(tmp_path_factory.mktemp("answers")))
 
 
-def chain_module(target, name, lr=1e-2):
-    torch.manual_seed(5)
-    kind, block, term = CHAINS[name]
-    drafter = kind(target.spec, block).attach(target.ends)
-    return DrafterModule(drafter, DraftLoss({"term": term(1.0)}), OptimizerSettings(lr, warmup=0.2), target=target)
-
-
 def train(target, data, folder, name, batches, **options):
-    module = chain_module(target, name)
+    module = fitting.chain_module(target, name)
     fitting.silent_trainer(folder, max_steps=3, **options).fit(module, fitting.GivenBatches(data, [batches]))
     return fitting.weights_of(module)
 
@@ -53,7 +38,7 @@ def test_micro_batches_of_unequal_size_train_exactly_as_one_batch(target, data, 
 @chains
 def test_steps_without_any_anchor_move_nothing_and_the_next_one_trains(target, data, tmp_path, name):
     """Case 7."""
-    start = fitting.weights_of(chain_module(target, name))
+    start = fitting.weights_of(fitting.chain_module(target, name))
     still = train(target, data, tmp_path, name, [[], [], []])
     assert all(torch.equal(still[key], start[key]) for key in start)
     moved = train(target, data, tmp_path, name, [[], [], [0, 1]])
@@ -64,7 +49,7 @@ def test_steps_without_any_anchor_move_nothing_and_the_next_one_trains(target, d
 @chains
 def test_the_loss_falls_and_validation_logs_the_accepted_length_that_checkpoints_follow(target, data, tmp_path, name):
     """Case 23."""
-    module = chain_module(target, name)
+    module = fitting.chain_module(target, name)
     batches = fitting.GivenBatches(data, [[[0, 1, 2]]], validation=[[[0, 1, 2]]])
     make = batches.make([0, 1, 2])
     with torch.no_grad():
@@ -76,7 +61,7 @@ def test_the_loss_falls_and_validation_logs_the_accepted_length_that_checkpoints
 
 
 def test_checkpoints_of_the_families_are_told_apart(target):
-    eagle3, mtp = (chain_module(target, name).drafter for name in CHAINS)
+    eagle3, mtp = (fitting.chain_module(target, name).drafter for name in fitting.CHAINS)
     require_same(mtp, describe(mtp), "a checkpoint")
     with pytest.raises(ValueError, match=r"drafter: expected 'MTP', found 'Eagle3'; block_size: expected 1, found 3"):
         require_same(mtp, describe(eagle3), "a checkpoint")

@@ -20,14 +20,14 @@ import torch
 
 from draftlab.callbacks import AcceptanceCallback, ConfidenceCallback
 
-folder, weights = Path(sys.argv[2]), tuple(map(float, sys.argv[3].split(",")))
+folder, name = Path(sys.argv[2]), sys.argv[3]
 target = fitting.fitting_target()
 data = fitting.GivenBatches(
     fitting.answers_data(target, folder / "answers.jsonl"),
     by_rank=[[[0, 1], [2], [3, 4]], [[], [5, 6, 7], []]],  # rank 1 has no anchor at steps 1 and 3
     validation=[[[0, 1]], [[]]],
 )
-module = fitting.tiny_module(target, weights=weights)
+module = fitting.named_module(target, name)
 callbacks = [AcceptanceCallback(), ConfidenceCallback()]
 trainer = fitting.silent_trainer(folder, callbacks, max_steps=3, devices=2, strategy="ddp", enable_checkpointing=False)
 trainer.fit(module, data)
@@ -37,10 +37,10 @@ if trainer.global_rank == 0:
 """
 
 
-def two_ranks(folder, weights):
+def two_ranks(folder, name):
     script = folder / "ranks.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, str(script), str(Path(__file__).parents[1]), str(folder), ",".join(map(str, weights))]
+    command = [sys.executable, str(script), str(Path(__file__).parents[1]), str(folder), name]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -48,16 +48,14 @@ def two_ranks(folder, weights):
 
 
 @pytest.mark.parametrize(
-    "weights",
-    [(0.1, 0.9, 1.0), pytest.param((0.0, 0.0, 1.0), marks=pytest.mark.slow)],
-    ids=["dspark", "confidence alone"],
+    "name", ["dspark", *(pytest.param(name, marks=pytest.mark.slow) for name in ("confidence alone", *fitting.CHAINS))]
 )
-def test_two_ranks_train_as_one_also_when_one_has_no_anchor(tmp_path, weights):
+def test_two_ranks_train_as_one_also_when_one_has_no_anchor(tmp_path, name):
     """Cases 7 and 8: no hang in training or validation, no unused parameter."""
     target = fitting.fitting_target()
     data = fitting.answers_data(target, fitting.write_answers(tmp_path))
-    two = two_ranks(tmp_path, weights)
-    module = fitting.tiny_module(target, weights=weights)
+    two = two_ranks(tmp_path, name)
+    module = fitting.named_module(target, name)
     together = fitting.GivenBatches(data, [[[0, 1], [2, 5, 6, 7], [3, 4]]], validation=[[[0, 1]]])
     trainer = fitting.silent_trainer(tmp_path, max_steps=3)
     trainer.fit(module, together)
