@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
 from draftlab.report import compare_runs, write_reports
-from draftlab.report.wandb_report import check_ready, publish
 
 REPORTS = ("local", "wandb")
 
@@ -29,6 +28,8 @@ def main(cfg: DictConfig) -> None:
     if cfg.report not in REPORTS:
         raise ValueError(f"report must be one of {', '.join(REPORTS)}, got {cfg.report!r}")
     if cfg.report == "wandb":
+        from draftlab.report.wandb_report import check_ready, publish  # brings PyTorch, which nothing else here needs
+
         if len(runs) < 2:
             raise ValueError("report=wandb compares two or more runs; the page of one run has its report already")
         check_ready()

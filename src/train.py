@@ -18,7 +18,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from draftlab.cli import entry
-from draftlab.report.online import log_report
 from draftlab.training import DrafterModule
 from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
@@ -78,6 +77,7 @@ def main(cfg: DictConfig) -> None:
         fit(trainer, module, data, checkpoint)
         print(f"checkpoints: {folder / 'checkpoints'}")
         if cfg.evaluate_after:
+            from draftlab.report.online import log_report
             from evaluate import evaluate_run
 
             evaluate_run(folder, cfg.evaluation)

@@ -4,7 +4,9 @@ import errno
 import os
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
 
 from draftlab.cli import INTERRUPTED, entry
 
@@ -70,3 +72,27 @@ def test_results_and_other_exits_pass_through():
     with pytest.raises(SystemExit) as caught:
         failing(SystemExit(3))()
     assert caught.value.code == 3
+
+
+@pytest.mark.parametrize(("content", "stays"), [(None, False), ("a", True)])
+def test_a_run_folder_stays_only_if_something_was_written_into_it(tmp_path, monkeypatch, content, stays):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if content:
+        (folder / content).touch()
+    running(monkeypatch, {"output_dir": str(folder)})
+    with pytest.raises(SystemExit):
+        failing(ValueError("refused"))()
+    assert folder.exists() == stays
+
+
+def test_the_working_folder_stays_and_a_configuration_that_was_only_composed_names_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for runtime in ({"output_dir": str(tmp_path)}, {"output_dir": "???"}):
+        running(monkeypatch, runtime)
+        assert entry(lambda: 5)() == 5 and tmp_path.exists()
+
+
+def running(monkeypatch, runtime):
+    """As if a script of Hydra's ran in this process."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"runtime": runtime}}))

@@ -95,8 +95,10 @@ EXAMPLES = {
         leaves="outputs/sweeps/depth/*/evaluation.json",
         count=2,
     ),
-    "python src/prepare.py data=laptop": Example(
-        f"{TINY} {ANSWERS} data.path=outputs/laptop_answers", leaves="outputs/laptop_answers/manifest.json"
+    "python src/prepare.py data=laptop count=1344 responses.batch_size=96 target.dtype=bfloat16 sampling.temperature=0.5 "
+    "sampling.top_p=1.0": Example(
+        f"{TINY} {ANSWERS} target.dtype=float32 data.path=outputs/laptop_answers",
+        leaves="outputs/laptop_answers/manifest.json",
     ),
     "python src/train.py experiment=laptop": Example(
         f"{TINY_TRAIN} {AFTER}", slow=True, leaves="outputs/laptop/report.html"
@@ -162,7 +164,6 @@ def workshop(tmp_path_factory, target_folder):
         run_script(shlex.split(f"python src/evaluate.py run=outputs/dspark {DECODE}"), folder, monkeypatch)
         for copy in ("demo", "dflash"):
             shutil.copytree(folder / "outputs" / "dspark", folder / "outputs" / copy)
-        shutil.copytree(ROOT / "sweeps", folder / "sweeps")
         (folder / "my_benchmarks").mkdir()
         (folder / "my_benchmarks" / "gsm8k.jsonl").write_text('{"id": "0", "turns": ["2+2?"]}\n', encoding="utf-8")
     return values

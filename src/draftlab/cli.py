@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
@@ -64,9 +65,10 @@ def entry(main: Callable) -> Callable:
 
 def _drop_empty_folder() -> None:
     """Remove the run folder, which Hydra makes before anything can be refused, if nothing was written into it."""
-    if not HydraConfig.initialized():
+    runtime = HydraConfig.get().runtime if HydraConfig.initialized() else None
+    if runtime is None or OmegaConf.is_missing(runtime, "output_dir"):  # not a script of Hydra's, or only composed
         return
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = Path(runtime.output_dir)
     if folder != Path.cwd():
         with contextlib.suppress(OSError):  # rmdir removes empty folders only
             folder.rmdir()

@@ -133,7 +133,7 @@ class Evaluation:
                     speed.append(self._speed(temperature, prompts))
         if earlier is not None:
             place = set_aside(self.folder)
-            self.console.print(f"the earlier evaluation, with other settings, is now in {place}", highlight=False)
+            self.console.print(f"the earlier evaluation is now in {place}", highlight=False)
         evaluation = {"settings": self._facts(benchmarks, results), "speed": speed, "command": command, "key": key}
         write_evaluation(self.folder, results, evaluation)
         shutil.rmtree(self.partial, ignore_errors=True)

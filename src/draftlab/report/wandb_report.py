@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from draftlab.report.online import PAGE
 from draftlab.report.run import read_run
 from draftlab.report.tables import ALL, with_interval
 from draftlab.training.loggers import logged_in
@@ -60,7 +61,7 @@ def build_report(run_dirs: Sequence[str | Path], out: Path, project: str, entity
     runset = parts.Runset(project=project, filters=f"Metric('displayName') in {names}", **owner)
     curves = [parts.LinePlot(title=key, x="Step", y=[key]) for key in CURVES]
     curves.append(parts.LinePlot(title="conditional acceptance by position", x="Step", metric_regex=POSITIONS))
-    pictures = [parts.MediaBrowser(title=name, media_keys=[f"evaluation/figures/{name}"]) for name in PICTURES]
+    pictures = [parts.MediaBrowser(title=name, media_keys=[f"{PAGE}/figures/{name}"]) for name in PICTURES]
     blocks = [
         parts.H1("Accepted length"),
         parts.MarkdownBlock(markdown(length_rows(pd.read_csv(out / "runs.csv")))),
