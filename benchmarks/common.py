@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.data.chat import Chat
@@ -32,13 +33,22 @@ def arguments(defaults: dict[str, Any]) -> DictConfig:
     return cfg
 
 
-def fresh_drafter(overrides: Sequence[str] = ()):
-    """A freshly initialised drafter, composed as by src/train.py; which tokens it can draft does not matter for speed."""
+def fresh_parts(overrides: Sequence[str] = ()):
+    """The parts of a run and its optimiser's settings, composed as by src/train.py.
+
+    Which tokens the drafter can draft does not matter for speed.
+    """
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        drafter = build(compose("train", overrides=list(overrides))).drafter.eval()
-    if drafter.draft_ids is not None:
-        drafter.set_draft_vocabulary(torch.arange(drafter.draft_vocab_size))
-    return drafter
+        cfg = compose("train", overrides=list(overrides))
+    parts = build(cfg)
+    if parts.drafter.draft_ids is not None:
+        parts.drafter.set_draft_vocabulary(torch.arange(parts.drafter.draft_vocab_size))
+    return parts, instantiate(cfg.trainer.optimizer)
+
+
+def fresh_drafter(overrides: Sequence[str] = ()):
+    """A freshly initialised drafter of :func:`fresh_parts`, for decoding."""
+    return fresh_parts(overrides)[0].drafter.eval()
 
 
 def heldout_prompts(target, count: int, seed: int) -> list[list[int]]:

@@ -26,6 +26,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from draftlab.memory import keep_freed_memory
+
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
 GO_ON = "Everything finished so far is kept: run the same command again to go on\n(training: with resume=true)."
 DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
@@ -44,6 +46,7 @@ def entry(main: Callable) -> Callable:
     def wrapped(*args, **kwargs):
         for message in NOISE:
             warnings.filterwarnings("ignore", message=message)
+        keep_freed_memory()
         try:
             return main(*args, **kwargs)
         except KeyboardInterrupt:

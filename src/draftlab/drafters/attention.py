@@ -27,10 +27,16 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tenso
     """Softmax attention [B, H, Q, head_dim] of ``queries`` over keys and values [B, Hkv, K, head_dim].
 
     H is a multiple of Hkv. ``mask`` is bool, broadcast to [B, H, Q, K], True where a query may look; every query must
-    see some key.
+    see some key. Where a CPU needs gradients it is float32 also under autocast: the backward pass in bfloat16 takes four times
+    as long there.
     """
     grouped = queries.shape[1] != keys.shape[1]
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
+    if queries.device.type != "cpu" or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
+    with torch.autocast("cpu", enabled=False):
+        parts = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (queries, keys, values))
+        attended = F.scaled_dot_product_attention(*parts, attn_mask=mask, enable_gqa=grouped)
+    return attended.to(values.dtype)
 
 
 @dataclass(frozen=True)
