@@ -114,6 +114,11 @@ EXAMPLES = {
         leaves="outputs/compare/report.html"
     ),
     "python benchmarks/decode.py run=outputs/demo": Example("prompts=2 max_new_tokens=4 batch=2", prints="over_batch1"),
+    "python benchmarks/step.py": Example(
+        "batch=1 tokens=90 steps=1 repeats=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",
+        slow=True,
+        prints="float32_over_bf16",
+    ),
     "python benchmarks/round.py": Example("batches=[1] context=8 repeats=1", slow=True, prints="markov_share_batch1"),
 }
 
