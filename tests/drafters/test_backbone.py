@@ -190,3 +190,28 @@ def test_missing_or_wrongly_sized_features_are_refused(fault):
     wrong = dataclasses.replace(batch, features=features)
     with pytest.raises(ValueError, match="target features"):
         drafter(wrong, blocks_at(batch, drafter, ANCHORS))
+
+
+@pytest.mark.parametrize("num_anchors", [24, 96])
+def test_what_a_step_keeps_is_what_plans_say(num_anchors):
+    spec = small_spec(hidden_size=64)
+    drafter = tiny_drafter(
+        spec=spec, block=BlockSpec(4, num_anchors), num_heads=4, num_kv_heads=2, head_dim=32, dtype=torch.float32
+    )
+    length = 4 * num_anchors
+    batch = random_batch(drafter.spec, lengths=(length, length), dtype=torch.float32)
+    every_fourth = list(range(1, length - 5, 4))
+    blocks = blocks_at(batch, drafter, [every_fourth + [0] * (num_anchors - len(every_fourth))] * 2)
+    own, kept = {parameter.data_ptr() for parameter in drafter.parameters()}, {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = drafter(batch, blocks)
+    assert output.hidden.requires_grad
+    ratio = 4 * drafter.kept_values(2, length) / sum(kept.values())
+    assert 0.7 < ratio < 1.4, f"a plan says {ratio:.2f} times what is kept"

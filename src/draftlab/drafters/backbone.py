@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from draftlab.blocks import BlockSpec, block_inputs, output_slots
-from draftlab.drafters.attention import BlockAttention
+from draftlab.drafters.attention import BLOCKS_PER_GROUP, BlockAttention
 from draftlab.drafters.cache import DraftCache
 from draftlab.drafters.layered import LayeredDrafter
 from draftlab.drafters.layers import DraftLayer, RMSNorm, kept_per_token
@@ -74,10 +74,14 @@ class BlockDrafter(LayeredDrafter):
         return self.fc
 
     def kept_values(self, num_sequences: int, num_tokens: int) -> int:
-        """Of each layer: all of its block slots, and keys and values of the context."""
+        """Of each layer: all of its block slots; keys and values of the context, and the copy of them and of its slots'
+        that a group of blocks attends."""
         slots = num_sequences * self.block.num_anchors * self.block.block_size
         kept, keys_values = kept_per_token(self.sizes)
-        return len(self.layers) * (slots * kept + num_sequences * num_tokens * keys_values)
+        context = num_sequences * num_tokens
+        groups = -(-self.block.num_anchors // BLOCKS_PER_GROUP)
+        copies = slots + groups * context // 2  # on average a group sees half of the sequence
+        return len(self.layers) * (slots * kept + (context + copies) * keys_values)
 
     def forward(self, batch: Batch, blocks: Blocks) -> DraftOutput:
         """h_1..h_G and confidences of all blocks; of the labels, only confidences read the true previous tokens.

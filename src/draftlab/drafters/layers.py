@@ -173,7 +173,8 @@ class DraftLayer(nn.Module):
 def kept_per_token(sizes: LayerSizes) -> tuple[int, int]:
     """Numbers that a layer keeps for the backward pass: of a token that runs through it, and of one key with its value.
 
-    A token leaves its input and normed input to attention and MLP, query, attention output, two MLP inputs and their product.
+    A token leaves its input to both norms and what they make of it on the way, seven in all; query before and behind norm
+    and rotation, attention output of a group of blocks and of all; gate, its activation, the other MLP input, their product.
     """
-    passed = 4 * sizes.hidden_size + 2 * sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size
+    passed = 7 * sizes.hidden_size + 5 * sizes.num_heads * sizes.head_dim + 4 * sizes.intermediate_size
     return passed, 2 * sizes.num_kv_heads * sizes.head_dim
