@@ -114,6 +114,9 @@ EXAMPLES = {
         leaves="outputs/compare/report.html"
     ),
     "python benchmarks/decode.py run=outputs/demo": Example("prompts=2 max_new_tokens=4 batch=2", prints="over_batch1"),
+    "python benchmarks/products.py": Example(
+        "rows=[2] shapes=[[300,256]] megabytes=1 repeats=1", prints="300x256_rows2"
+    ),
     "python benchmarks/step.py": Example(
         "batch=1 tokens=90 steps=1 repeats=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",
         slow=True,

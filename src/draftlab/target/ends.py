@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from draftlab.target.products import FrozenProduct
+
 
 class TargetEnds(nn.Module):
     """Frozen embedding [V, D] and LM head [V, D] of a target.
@@ -59,6 +61,7 @@ class TargetEnds(nn.Module):
         self.head = self.embedding if tied else head.detach()
         self.head_bias = None if head_bias is None else head_bias.detach()
         self._rows: tuple[Tensor, Tensor, Tensor | None] | None = None  # the last draft_ids, their rows and bias
+        self._products = FrozenProduct(), FrozenProduct()  # with the whole head, and with those rows
 
     @property
     def vocab_size(self) -> int:
@@ -90,9 +93,10 @@ class TargetEnds(nn.Module):
         [V or W, D] stand in for the head's own, where a drafter trains a copy of them; bias, scale and cap stay the target's.
         """
         own, bias = (self.head, self.head_bias) if draft_ids is None else self._draft_rows(draft_ids)
+        product = F.linear if rows is not None else self._products[draft_ids is not None]
         rows = own if rows is None else rows
         bias = None if bias is None else bias.to(rows.dtype)
-        logits = F.linear(hidden.to(rows.dtype), rows, bias)
+        logits = product(hidden.to(rows.dtype), rows, bias)
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale
         if self.logit_softcap is not None:

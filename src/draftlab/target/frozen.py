@@ -24,6 +24,7 @@ from transformers import GenerationConfig
 from draftlab.sampling import Sampling
 from draftlab.target.attention import LayerMasks
 from draftlab.target.ends import TargetEnds
+from draftlab.target.products import freeze_products
 from draftlab.target.spec import TargetSpec
 from draftlab.target.structure import decoder_and_layers, end_tensors, eos_token_ids, generation_config
 from draftlab.types import Batch
@@ -58,6 +59,7 @@ class FrozenTarget(nn.Module):
         super().__init__()
         super().train(False)
         model.eval().requires_grad_(False)
+        freeze_products(model)
         object.__setattr__(self, "model", model)
         # The end ids are known from here on, and the spec checks again that none of them is the mask id (case 15).
         self.spec = dataclasses.replace(spec, eos_token_ids=spec.eos_token_ids or eos_token_ids(model))
