@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import builtin_prompts
 from draftlab.target import load_tokenizer
+from draftlab.target.products import freeze_products
 from draftlab.training.build import build
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -48,7 +49,9 @@ def fresh_parts(overrides: Sequence[str] = ()):
 
 def fresh_drafter(overrides: Sequence[str] = ()):
     """A freshly initialised drafter of :func:`fresh_parts`, for decoding."""
-    return fresh_parts(overrides)[0].drafter.eval()
+    drafter = fresh_parts(overrides)[0].drafter.eval()
+    freeze_products(drafter)
+    return drafter
 
 
 def heldout_prompts(target, count: int, seed: int) -> list[list[int]]:

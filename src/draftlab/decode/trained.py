@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.target import FrozenTarget, find_device, load_target
 from draftlab.training.build import build
+from draftlab.target.products import freeze_products
 from draftlab.training.checkpoint import best_checkpoint, describe, load_drafter, newest_checkpoint
 
 CHOICES = {"best": best_checkpoint, "last": newest_checkpoint}
@@ -63,6 +64,7 @@ def open_drafter(folder: str | Path, checkpoint: str = "best") -> TrainedDrafter
     drafter = load_drafter(path, build(config).drafter)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    freeze_products(drafter)
     parameters = sum(parameter.numel() for parameter in drafter.parameters())
     identity = {"checkpoint": path.name, "digest": digest, "parameters": parameters, **describe(drafter)}
     return TrainedDrafter(drafter, path, identity)
