@@ -16,8 +16,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.target import FrozenTarget, find_device, load_target
-from draftlab.training.build import build
 from draftlab.target.products import freeze_products
+from draftlab.training.build import build
 from draftlab.training.checkpoint import best_checkpoint, describe, load_drafter, newest_checkpoint
 
 CHOICES = {"best": best_checkpoint, "last": newest_checkpoint}
