@@ -13,9 +13,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
+from torch import nn
 
+from draftlab.decode.trained import open_drafter, read_run_config
+from draftlab.target.products import FrozenLinear
 from draftlab.training.build import build
-from draftlab.training.checkpoint import PREFIX, describe
+from draftlab.training.checkpoint import PREFIX, describe, load_drafter
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "src" / "evaluate.py"
@@ -144,3 +147,12 @@ def test_the_command_line_names_a_mistake_in_one_line_without_traceback(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: run: expected a folder") and len(done.stderr.splitlines()) == 1
+
+
+def test_an_opened_drafter_multiplies_as_a_frozen_target_does_and_stays_the_same_drafter(run):
+    opened = open_drafter(run)
+    linears = [module for module in opened.drafter.modules() if isinstance(module, nn.Linear)]
+    assert linears and all(type(module) is FrozenLinear for module in linears)
+    trained = load_drafter(opened.checkpoint, build(read_run_config(run)).drafter)
+    assert opened.drafter.state_dict().keys() == trained.state_dict().keys()
+    assert opened.identity["parameters"] == sum(parameter.numel() for parameter in trained.parameters())
