@@ -78,6 +78,7 @@ def test_gradients_autocast_other_dtypes_and_small_weights_stay_pytorchs_own(use
     product, x, weight = FrozenProduct(), numbers(4, WIDE[1]), numbers(*WIDE, seed=1)
     wanted = x.clone().requires_grad_()
     product(wanted, weight).sum().backward()
+    product(x, weight.clone().requires_grad_()).sum().backward()
     torch.testing.assert_close(wanted.grad, weight.sum(0).expand(4, -1), rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):

@@ -103,4 +103,5 @@ def freeze_products(model: nn.Module) -> None:
 def _eligible(x: Tensor, weight: Tensor) -> bool:
     plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
     wanted = plain and x.numel() > 0 and weight.numel() >= SMALLEST
-    return AVAILABLE and wanted and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return AVAILABLE and wanted and not learns and not torch.is_autocast_enabled("cpu")
