@@ -26,7 +26,10 @@ OWN_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what is freed, up to 2 GB at the end of its heap; True if it agreed.
+    """Let the C library keep what is freed; True if it agreed.
+
+    It gives back what exceeds 2 GB at the end of its heap, and nothing from below a block that is still used: a process may hold
+    as much as it once needed at a time, and somewhat more.
 
     Nothing is changed where the C library is not glibc, or where the user's environment sets up an allocator.
     """

@@ -74,6 +74,29 @@ def test_weights_of_inference_mode_are_fine(used):
     assert used
 
 
+@needs_onednn
+def test_a_bias_may_be_strided_and_may_learn():
+    x, weight, bias = numbers(4, WIDE[1]), numbers(*WIDE, seed=1), numbers(2 * WIDE[0], seed=2)[::2]
+    with torch.no_grad():
+        torch.testing.assert_close(FrozenProduct()(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    learning = bias.clone().requires_grad_()
+    FrozenProduct()(x, weight, learning).sum().backward()
+    assert learning.grad.eq(4).all()
+
+
+@needs_onednn
+def test_a_weight_that_a_fused_optimiser_changed_gets_a_new_layout():
+    linear = FrozenLinear(nn.Linear(WIDE[1], WIDE[0]))
+    x, adamw = numbers(4, WIDE[1]), torch.optim.AdamW(linear.parameters(), lr=0.1, fused=True)
+    with torch.no_grad():
+        linear(x)
+    linear(x).square().sum().backward()
+    adamw.step()
+    with torch.no_grad():
+        expected = F.linear(x, linear.weight, linear.bias)
+        torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
+
+
 def test_gradients_autocast_other_dtypes_and_small_weights_stay_pytorchs_own(used):
     product, x, weight = FrozenProduct(), numbers(4, WIDE[1]), numbers(*WIDE, seed=1)
     wanted = x.clone().requires_grad_()

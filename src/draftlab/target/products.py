@@ -46,8 +46,11 @@ class FrozenProduct:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b [..., N] of ``x`` [..., K] and ``weight`` [N, K]."""
-        if not _eligible(x, weight):
+        if not _eligible(x, weight, bias):
+            if weight.requires_grad and torch.is_grad_enabled():
+                self.forget()  # it may be trained next, and fused optimisers write without telling the tensor
             return F.linear(x, weight, bias)
+        bias = None if bias is None else bias.contiguous()  # oneDNN takes no stride
         return torch.ops.mkldnn._linear_pointwise(x, self._layout(weight), bias, "none", [], "")
 
     def forget(self) -> None:
@@ -100,8 +103,8 @@ def freeze_products(model: nn.Module) -> None:
         setattr(model.get_submodule(parent), child, FrozenLinear(linear, copy))
 
 
-def _eligible(x: Tensor, weight: Tensor) -> bool:
+def _eligible(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
     wanted = plain and x.numel() > 0 and weight.numel() >= SMALLEST
-    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    learns = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
     return AVAILABLE and wanted and not learns and not torch.is_autocast_enabled("cpu")
