@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
@@ -50,10 +53,39 @@ def test_a_fault_of_ours_while_a_value_error_is_handled_is_not_taken_for_a_users
         main()
 
 
-def test_ctrl_c_says_how_to_go_on(capsys):
+@pytest.mark.parametrize("given", [(), ({"resume": True},), ({"resume": False},)])
+def test_ctrl_c_says_how_to_go_on_and_names_resume_only_where_it_is_needed(capsys, given):
+    @entry
+    def main(*_):
+        raise KeyboardInterrupt
+
     with pytest.raises(SystemExit) as caught:
-        failing(KeyboardInterrupt())()
-    assert caught.value.code == INTERRUPTED and "resume=true" in capsys.readouterr().err
+        main(*map(OmegaConf.create, given))
+    said = capsys.readouterr().err
+    assert caught.value.code == INTERRUPTED and "the same command again" in said
+    assert ("resume=true" in said) == (given == ({"resume": False},))
+
+
+def test_a_terminated_script_ends_as_after_ctrl_c():
+    script = "import time; from draftlab.cli import entry; entry(lambda: (print('on', flush=True), time.sleep(60)))()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "on\n"
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED and "Interrupted" in said and "Traceback" not in said
+
+
+def test_under_slurm_sigterm_is_left_to_lightning(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert entry(lambda: signal.getsignal(signal.SIGTERM))() == signal.SIG_DFL
+        monkeypatch.delenv("SLURM_JOB_ID")
+        assert entry(lambda: signal.getsignal(signal.SIGTERM))() == signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +96,12 @@ def test_a_full_disk_is_told_without_traceback_and_how_to_go_on(capsys, error):
     with pytest.raises(SystemExit) as caught:
         failing(error)()
     said = capsys.readouterr().err
-    assert caught.value.code == 1 and "The disk is full" in said and "resume=true" in said and str(error) in said
+    assert (
+        caught.value.code == 1
+        and "The disk is full" in said
+        and "the same command again" in said
+        and str(error) in said
+    )
 
 
 def test_results_and_other_exits_pass_through():

@@ -1,4 +1,4 @@
-"""What every entry script shares: user mistakes end in one readable message, Ctrl-C and a full disk in how to go on.
+"""What every entry script shares: user mistakes end in one readable message, a stop and a full disk in how to go on.
 
     @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
     @entry
@@ -6,7 +6,8 @@
 
 A ``ValueError`` or a Hydra/OmegaConf configuration error is a user's mistake: its message is printed alone and the exit
 code is 1. A full disk ends likewise. Anything else is our own fault and keeps its traceback. ``DRAFTLAB_TRACEBACK=1``
-shows every traceback. A command that was refused or only planned leaves no empty run folder behind.
+shows every traceback. SIGTERM ends a script as Ctrl-C does. A command that was refused or only planned leaves no empty
+run folder behind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import contextlib
 import errno
 import functools
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -23,13 +26,13 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from draftlab.memory import keep_freed_memory
 
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
-GO_ON = "Everything finished so far is kept: run the same command again to go on\n(training: with resume=true)."
+KEPT = "Everything finished so far is kept: run the same command again"
 DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 # Warnings of libraries about themselves, or about what is meant: a user can do nothing about them.
@@ -47,13 +50,16 @@ def entry(main: Callable) -> Callable:
         for message in NOISE:
             warnings.filterwarnings("ignore", message=message)
         keep_freed_memory()
+        _terminate_as_interrupt()
         try:
             return main(*args, **kwargs)
         except KeyboardInterrupt:
-            print(f"\nInterrupted. {GO_ON}", file=sys.stderr)
+            print(f"\nInterrupted. {_how_to_go_on(*args)}", file=sys.stderr)
             raise SystemExit(INTERRUPTED) from None
         except Exception as error:
-            mistake = f"{error}\nThe disk is full. {GO_ON}" if disk_is_full(error) else user_mistake(error)
+            mistake = (
+                f"{error}\nThe disk is full. {_how_to_go_on(*args)}" if disk_is_full(error) else user_mistake(error)
+            )
             if mistake is None:
                 raise
             if os.environ.get("DRAFTLAB_TRACEBACK"):
@@ -64,6 +70,19 @@ def entry(main: Callable) -> Callable:
             _drop_empty_folder()
 
     return wrapped
+
+
+def _how_to_go_on(cfg: DictConfig | None = None, *_) -> str:
+    """In words; a script whose configuration ``cfg`` has a ``resume`` that is off starts anew without it."""
+    return f"{KEPT} with resume=true to go on." if cfg and cfg.get("resume") is False else f"{KEPT} to go on."
+
+
+def _terminate_as_interrupt() -> None:
+    """Let SIGTERM raise KeyboardInterrupt; not under SLURM, where Lightning takes it as notice of a requeue."""
+    if "SLURM_JOB_ID" in os.environ or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _drop_empty_folder() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,12 @@ HYDRA_CONF = {
 COMMAND = ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
 
 
+def _usual_signals():
+    """A test run under nohup, or in the background of a shell, hands ignored signals on to its children."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """The current folder of a test: ``write`` makes a sweep file, ``start`` and ``run`` start src/sweep.py in it."""
@@ -100,6 +107,7 @@ def bench(tmp_path, monkeypatch):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=_usual_signals,
         )
         started.append(process)
         return process

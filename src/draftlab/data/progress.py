@@ -9,6 +9,7 @@ The module knows nothing of what is counted.
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,7 +23,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, done: int = 0, unit: str = "tokens") -> None:
         self.label, self.total, self.done, self.unit = label, total, done, unit
-        self.amount = 0
+        self.amount = self.new = 0
         self.console = Console()
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -37,6 +38,8 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._began = self._said = time.monotonic()
+        if self.done:
+            print(f"{self.label}: going on at {self.done:,} of {self.total:,}", flush=True)
         self._bar.start()
         self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, rate="")
         return self
@@ -49,6 +52,7 @@ class Progress:
     def advance(self, items: int, amount: int = 0) -> None:
         """Count ``items`` more items that together made ``amount`` units."""
         self.done += items
+        self.new += items
         self.amount += amount
         self._bar.update(self._task, completed=self.done, rate=self._rate())
         if not self.console.is_terminal and time.monotonic() - self._said > LINE_SECONDS:
@@ -60,4 +64,12 @@ class Progress:
         return f"{self.amount / seconds:,.0f} {self.unit}/s" if self.amount else ""
 
     def _say(self) -> None:
-        print(f"{self.label}: {self.done}/{self.total} {self._rate()}".rstrip(), flush=True)
+        print(
+            "  ".join(filter(None, (f"{self.label}: {self.done}/{self.total}", self._rate(), self._left()))), flush=True
+        )
+
+    def _left(self) -> str:
+        if not self.new or self.done >= self.total:
+            return ""
+        seconds = (time.monotonic() - self._began) * (self.total - self.done) / self.new
+        return f"{timedelta(seconds=round(seconds))} left"

@@ -18,6 +18,7 @@ EVALUATED = "evaluation.json"  # in the run folder of a cell that has been decod
 
 def print_plan(plan: Plan) -> None:
     """Print every cell with its command, and the grid as one command for Hydra's launchers."""
+    print(f"{len(plan.jobs)} cells, run folders in {plan.folder}\n")
     for job in plan.jobs:
         print(f"{job.cell.name}\n    {shlex.join(job.words)}")
     if plan.multirun is not None:

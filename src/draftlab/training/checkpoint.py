@@ -150,5 +150,6 @@ def _first_whole(run: str | Path, key) -> Path:
             return path
         print(f"checkpoint {path} is cut short or damaged; taking the one before it")
     raise ValueError(
-        f"no whole checkpoint in {run / 'checkpoints'}; train first (python src/train.py), or name another run folder"
+        f"no whole checkpoint in {run / 'checkpoints'}; let its training go on (the same command, with resume=true), "
+        "or name another run folder"
     )

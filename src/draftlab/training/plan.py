@@ -150,11 +150,13 @@ def fitting(parts, work: Workload, gpu_gb: float) -> list[tuple[str, float, bool
     """Settings tried in the order in which they hurt least: what to write, bytes, and whether it fits in ``gpu_gb`` GB."""
     rows, seen = [], work
     stored = {"features": "memory"} if make_plan(parts, work).cache_total <= LOCAL_DISK else {}
+    sequences = work.batch_size * work.accumulate  # a step keeps them
+    single = f"data.batch_size=1 trainer.settings.accumulate_grad_batches={sequences}"
     steps = [
         ("as composed", {}),
         ("loss.chunk_blocks=64", {"chunk_blocks": 64}),
         ("data.features=memory", stored),
-        ("data.batch_size=1", {"batch_size": 1}),
+        (single, {"batch_size": 1, "accumulate": sequences}),
         ("trainer.settings.precision=bf16-mixed", {"mixed": True}),
         ("data.max_length=2048", {"max_length": min(2048, work.max_length)}),
     ]
@@ -164,7 +166,7 @@ def fitting(parts, work: Workload, gpu_gb: float) -> list[tuple[str, float, bool
             continue
         seen = changed
         size = make_plan(parts, seen).memory_total
-        rows.append((text if text == "as composed" else f"+ {text}", size, size <= gpu_gb * GB))
+        rows.append((text if text == "as composed" else f"and {text}", size, size <= gpu_gb * GB))
     return rows
 
 
