@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 DOMAINS = {"math": 0.86, "code": 0.78, "chat": 0.6}
 
@@ -85,11 +86,42 @@ class FakeRun:
         }
 
 
+FAMILIES = {"dspark": ("DSpark", "MarkovHead"), "dflash": ("DFlash", "NoHead")}
+
+
 @pytest.fixture
 def fake_run(tmp_path):
     """``fake_run("name", **fields) -> folder`` of an evaluated run."""
 
     def write(name="run", **fields):
         return FakeRun(tmp_path / name, **fields).write()
+
+    return write
+
+
+@pytest.fixture
+def trained(fake_run):
+    """``trained("name", drafter, depth=, gamma=, seed=, rate=, clock=) -> folder`` with a recorded configuration."""
+    made = []
+
+    def write(name, drafter="dspark", depth=2, gamma=7, seed=0, rate=0.002, clock=None):
+        family, head = FAMILIES[drafter]
+        made.append(name)
+        folder = fake_run(name, gamma=gamma, seed=len(made), prompts=3, temperatures=(1.0,))
+        config = {
+            "run_name": name,
+            "seed": seed,
+            "drafter": {"_target_": f"draftlab.drafters.{family}", "num_layers": depth},
+            "head": {"_target_": f"draftlab.heads.{head}"},
+            "block": {"block_size": gamma},
+            "trainer": {"optimizer": {"lr": rate}},
+        }
+        (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        if clock is not None:
+            evaluation = json.loads((folder / "evaluation.json").read_text())
+            draft, verify, rounds = clock
+            evaluation["speed"][0] |= {"draft_seconds": draft, "verify_seconds": verify, "rounds": rounds}
+            (folder / "evaluation.json").write_text(json.dumps(evaluation), encoding="utf-8")
+        return folder
 
     return write

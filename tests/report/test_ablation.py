@@ -1,47 +1,14 @@
 """Seeds, Figure 3 and Figure 4 of a comparison, from run folders that differ in seed, depth, block size and drafter."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from scipy import stats
 
 from draftlab.report import ablation_figures, compare_runs, read_run
 from draftlab.report.ablation import DEPTH, DRAFT_LENGTH, T_QUANTILES, find_groups, seed_table, sweep_table, t_interval
 from draftlab.report.compare import pair_table
 from draftlab.report.tables import length_table
-
-FAMILIES = {"dspark": ("DSpark", "MarkovHead"), "dflash": ("DFlash", "NoHead")}
-
-
-@pytest.fixture
-def trained(fake_run):
-    """``trained("name", drafter, depth=, gamma=, seed=, rate=, clock=) -> folder`` with a recorded configuration."""
-    made = []
-
-    def write(name, drafter="dspark", depth=2, gamma=7, seed=0, rate=0.002, clock=None):
-        family, head = FAMILIES[drafter]
-        made.append(name)
-        folder = fake_run(name, gamma=gamma, seed=len(made), prompts=3, temperatures=(1.0,))
-        config = {
-            "run_name": name,
-            "seed": seed,
-            "drafter": {"_target_": f"draftlab.drafters.{family}", "num_layers": depth},
-            "head": {"_target_": f"draftlab.heads.{head}"},
-            "block": {"block_size": gamma},
-            "trainer": {"optimizer": {"lr": rate}},
-        }
-        (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        if clock is not None:
-            evaluation = json.loads((folder / "evaluation.json").read_text())
-            draft, verify, rounds = clock
-            evaluation["speed"][0] |= {"draft_seconds": draft, "verify_seconds": verify, "rounds": rounds}
-            (folder / "evaluation.json").write_text(json.dumps(evaluation), encoding="utf-8")
-        return folder
-
-    return write
 
 
 def groups_of(*folders):
@@ -137,7 +104,7 @@ def test_a_round_costs_drafting_and_verifying_over_its_rounds_and_is_unknown_whe
 
 
 def test_figure_4_draws_the_tables_values_and_names_every_line(trained):
-    _, groups = groups_of(*(trained(f"{name}{g}", name, gamma=g) for name in FAMILIES for g in (4, 8)))
+    _, groups = groups_of(*(trained(f"{name}{g}", name, gamma=g) for name in ("dspark", "dflash") for g in (4, 8)))
     table = sweep_table(groups, [1.0], DRAFT_LENGTH)
     figure = ablation_figures.draft_length(table)
     assert drawn(figure) == {"dspark-markov", "dflash"} and len(figure.axes) == 2

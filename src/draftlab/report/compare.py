@@ -4,14 +4,15 @@
 
 All runs must have decoded the same prompts of the same target in the same way; then one resample of prompts serves both
 runs of a pair, and what makes a prompt easy for both cancels. A run that differs is named with the reason, and the rest
-goes on. What sets their configurations apart, and what that does, is :mod:`draftlab.report.ablation_page`'s part.
+goes on. Runs that differ in their seed only are one line (:mod:`draftlab.report.seeds`); runs.csv has them one by one. What
+sets configurations apart, and what that does, is :mod:`draftlab.report.ablation_page`'s part.
 
     python src/report.py runs=[outputs/dspark,outputs/dflash] out=outputs/compare
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,13 @@ from rich import box
 from rich.table import Table
 
 from draftlab.report import figures
-from draftlab.report.ablation import resampled_lengths
+from draftlab.report.ablation import find_groups, resampled_lengths, seed_table
 from draftlab.report.ablation_page import ablation_sections
 from draftlab.report.bootstrap import METHOD, quantile_interval
 from draftlab.report.cost import HEADS, cost_cells, cost_section, cost_table
 from draftlab.report.html import details, fact, fact_table, write_csv
 from draftlab.report.run import Run, read_run
+from draftlab.report.seeds import join_seeds, seed_lines
 from draftlab.report.style import save
 from draftlab.report.tables import ALL, console, length_table, position_table, with_interval
 from draftlab.report.template import image, table, write_page
@@ -46,12 +48,11 @@ def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = T
         raise ValueError(f"runs: expected at least two runs to compare, got {len(runs)} ({reasons})")
     out = Path(out)
     temperatures = sorted(set.intersection(*(set(run.temperatures) for run in runs)))
-    runs_table = pd.concat([length_table(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
-    runs_table = runs_table[runs_table["temperature"].isin(temperatures)].sort_values("temperature", kind="stable")
-    positions = pd.concat([position_table(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
-    positions = positions[positions["temperature"].isin(temperatures)]
-    pairs = pair_table(runs, temperatures)
-    costs = cost_table(runs, temperatures)
+    lines = join_seeds(runs)
+    lengths = _by_run(length_table, lines, temperatures)
+    positions = _by_run(position_table, lines, temperatures)
+    pairs, costs = pair_table(lines, temperatures), cost_table(lines, temperatures)
+    runs_table = lengths if len(lines) == len(runs) else _by_run(length_table, runs, temperatures)
     for name, frame in (
         *(("runs", runs_table), ("pairs", pairs)),
         *(("conditional_acceptance", positions), ("cost", costs)),
@@ -62,21 +63,31 @@ def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = T
     ablation, notes = ablation_sections(runs, temperatures, out)
     page = write_page(
         out / "report.html",
-        title="Comparison: " + ", ".join(run.name for run in runs),
+        title="Comparison: " + ", ".join(run.name for run in lines),
         subtitle="The same target, the same prompts, decoded in the same way.",
         warnings=[*(f"Left out: {name}: {reason}" for name, reason in refused.items()), *notes],
-        sections=[*_sections(runs_table, pairs, picture), *cost_section(costs), *ablation, *_facts(runs)],
+        sections=[*_sections(lengths, pairs, picture), *cost_section(costs), *ablation, *_facts(lines)],
         details=[text for run in runs for text in details(run)],
     )
     if show:
         _print(
-            runs_table,
+            lengths,
             pairs,
-            [*(f"left out: {name}: {reason}" for name, reason in refused.items()), *notes],
+            [
+                *(f"left out: {name}: {reason}" for name, reason in refused.items()),
+                *notes,
+                *seed_lines(seed_table(find_groups(runs)[0], temperatures)),
+            ],
             costs,
             page,
         )
     return page
+
+
+def _by_run(make: Callable[[pd.DataFrame], pd.DataFrame], runs: Sequence[Run], temperatures: Sequence[float]):
+    """The rows that ``make`` gives for the rounds of each run, with its name as ``run``."""
+    rows = pd.concat([make(run.rounds).assign(run=run.name) for run in runs], ignore_index=True)
+    return rows[rows["temperature"].isin(temperatures)].sort_values("temperature", kind="stable")
 
 
 def pair_table(runs: Sequence[Run], temperatures: Sequence[float]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ class CompareRuns(Callback):
     """Compares the evaluated runs among the sub-folders of a multirun, into the multirun's own folder.
 
     Args:
-        order: names of sub-folders in the order of the table, the baseline last; others follow by name.
+        order: beginnings of the names of sub-folders in the order of the table, the baseline last; others follow by name.
     """
 
     def __init__(self, order: list[str] | None = None) -> None:
@@ -31,8 +31,14 @@ class CompareRuns(Callback):
         """Compare, if at least two runs got as far as an evaluation."""
         folder = Path(config.hydra.sweep.dir)
         found = sorted(path.parent.name for path in folder.glob("*/evaluation.json"))
-        names = [name for name in self.order if name in found] + [name for name in found if name not in self.order]
+        places = {name: self._place(name) for name in found}
+        names = sorted(found, key=lambda name: (places[name], name))
         if len(names) < 2:
             print(f"{folder}: {len(names)} evaluated runs, nothing to compare")
             return
         compare_runs([folder / name for name in names], folder)
+
+    def _place(self, name: str) -> int:
+        """Place of the longest beginning of ``name`` in the order; behind all of them without one."""
+        fitting = [begin for begin in self.order if name.startswith(begin)]
+        return self.order.index(max(fitting, key=len)) if fitting else len(self.order)
