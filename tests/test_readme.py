@@ -122,6 +122,7 @@ EXAMPLES = {
         slow=True,
         prints="float32_over_bf16",
     ),
+    "python benchmarks/scheduler.py": Example("requests=8 gamma=4 repeats=5", prints="ms_8x4"),
     "python benchmarks/round.py": Example("batches=[1] context=8 repeats=1", slow=True, prints="markov_share_batch1"),
 }
 
@@ -256,7 +257,7 @@ def test_every_place_on_the_map_exists():
 
 def test_every_file_that_the_readme_names_exists():
     for name in re.findall(
-        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses)/[\w./]*)`", README
+        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses|scheduling)/[\w./]*)`", README
     ):
         assert (ROOT / name).exists() or (ROOT / "src" / "draftlab" / name).exists(), name
 

@@ -1,0 +1,125 @@
+"""SPS(B): how many forward passes of B tokens the target makes a second, from a measured table (method 5).
+
+    SPS(B) = value of the largest measured B' ≤ B                    look_up="floor", as engines read it
+           = linear between the two measured neighbours of B         look_up="linear"
+
+Outside the table the nearest end holds. A table that hardly falls means that verifying costs nothing, and a scheduler then
+verifies everything; one that rises somewhere is a staircase with bumps, over which early stopping and global search differ.
+Both are said by :meth:`Throughput.shape`. The module measures nothing.
+
+    table = Throughput([1, 2, 3], [1.0, 0.5, 0.45])
+    table([1, 2, 5])                                                  # array([1.  , 0.5 , 0.45])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from draftlab.data.files import read_json, write_json
+
+LOOK_UPS = ("floor", "linear")
+FLAT = 0.05  # a table that loses less than this share from its first to its last entry is called flat
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A table of forward passes a second by tokens in a pass.
+
+    Args:
+        batch_tokens: B, whole and increasing. steps_per_second: SPS(B), positive.
+        look_up: ``floor`` or ``linear``.
+
+    Raises:
+        ValueError: fewer than two points, tokens that are not whole or do not increase, or a value that is not positive.
+    """
+
+    batch_tokens: Sequence[int]
+    steps_per_second: Sequence[float]
+    look_up: str = "floor"
+
+    def __post_init__(self) -> None:
+        tokens, values = np.asarray(self.batch_tokens), np.asarray(self.steps_per_second, dtype=np.float64)
+        if tokens.ndim != 1 or len(tokens) < 2 or tokens.shape != values.shape:
+            raise ValueError(
+                "an SPS table needs at least two points and a value a point, got "
+                f"{tokens.size} token counts and {values.size} values; profile more batch sizes"
+            )
+        if np.any(tokens != np.floor(tokens)) or tokens[0] < 1 or np.any(np.diff(tokens) <= 0):
+            raise ValueError(
+                f"the tokens of an SPS table must be whole, positive and increasing, got {tokens.tolist()}"
+            )
+        if not np.all(np.isfinite(values)) or np.any(values <= 0):
+            raise ValueError(f"the steps per second of an SPS table must be positive and finite, got {values.tolist()}")
+        if self.look_up not in LOOK_UPS:
+            raise ValueError(f"look_up must be one of {', '.join(LOOK_UPS)}, got {self.look_up!r}")
+        object.__setattr__(self, "batch_tokens", tokens.astype(np.int64))
+        object.__setattr__(self, "steps_per_second", values)
+
+    def __call__(self, tokens) -> np.ndarray:
+        """SPS [...] of passes of ``tokens`` [...] tokens."""
+        tokens = np.asarray(tokens)
+        if self.look_up == "linear":
+            return np.interp(tokens, self.batch_tokens, self.steps_per_second)
+        place = np.searchsorted(self.batch_tokens, tokens, side="right") - 1
+        return self.steps_per_second[np.clip(place, 0, None)]
+
+    def upto(self, tokens: int) -> np.ndarray:
+        """SPS [tokens + 1] of passes of 0, 1, …, ``tokens`` tokens: a scheduler looks every size up at once."""
+        return self(np.arange(tokens + 1))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether verifying more costs next to nothing anywhere in the table."""
+        return bool(self.steps_per_second.min() > (1.0 - FLAT) * self.steps_per_second.max())
+
+    @property
+    def bumps(self) -> list[int]:
+        """Token counts B of the table at which SPS rises; a monotone table has none."""
+        return self.batch_tokens[1:][np.diff(self.steps_per_second) > 0].tolist()
+
+    def shape(self) -> str:
+        """In words: flat (with a warning), monotone, or a staircase with bumps."""
+        if self.is_flat:
+            return (
+                "warning: the SPS table is flat: a pass costs the same whatever it holds, so every drafted token will be "
+                "verified; profile larger batches or longer contexts if the target's memory is not the limit"
+            )
+        if not self.bumps:
+            return "the SPS table falls monotonically"
+        where = ", ".join(map(str, self.bumps))
+        return f"the SPS table is a staircase that rises at {where} tokens: early stopping may halt before such a rise"
+
+    def save(self, path: str | Path) -> None:
+        """Write the table in the form that engines read; atomically."""
+        write_json(
+            Path(path),
+            {
+                "sample_batch_tokens": self.batch_tokens.tolist(),
+                "sample_steps_per_sec": self.steps_per_second.tolist(),
+                "max_batch_tokens": int(self.batch_tokens[-1]),
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | Path, look_up: str = "floor") -> Throughput:
+        """Read a table that :meth:`save` or an engine wrote.
+
+        Raises:
+            ValueError: no such file, a missing key, or values that are no table.
+        """
+        table: dict[str, Any] = read_json(Path(path))
+        keys = ("sample_batch_tokens", "sample_steps_per_sec")
+        missing = [key for key in keys if not isinstance(table, dict) or key not in table]
+        if missing:
+            raise ValueError(
+                f"{path}: expected an SPS table with {' and '.join(keys)}; {', '.join(missing)} is missing"
+            )
+        try:
+            return cls(table[keys[0]], table[keys[1]], look_up)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
