@@ -257,7 +257,8 @@ def test_every_place_on_the_map_exists():
 
 def test_every_file_that_the_readme_names_exists():
     for name in re.findall(
-        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses|scheduling)/[\w./]*)`", README
+        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses|scheduling)/[\w./]*)`",
+        README,
     ):
         assert (ROOT / name).exists() or (ROOT / "src" / "draftlab" / name).exists(), name
 

@@ -1,0 +1,7 @@
+"""Calibration: Sequential Temperature Scaling, its measures, and its file."""
+
+from draftlab.calibration.measures import CONDITIONAL, SURVIVAL, measure_table
+from draftlab.calibration.record import FILE, Calibration
+from draftlab.calibration.sts import calibrated, confidence_logits, fit
+
+__all__ = ["CONDITIONAL", "FILE", "SURVIVAL", "Calibration", "calibrated", "confidence_logits", "fit", "measure_table"]
