@@ -10,23 +10,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 from torch import nn
 
 from draftlab.decode.trained import open_drafter, read_run_config
 from draftlab.target.products import FrozenLinear
 from draftlab.training.build import build
-from draftlab.training.checkpoint import PREFIX, describe, load_drafter
+from draftlab.training.checkpoint import load_drafter
+from runs import composed, tiny_run, write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "src" / "evaluate.py"
-
-
-def composed(name, overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose(name, overrides)
 
 
 @pytest.fixture(scope="module")
@@ -37,27 +31,9 @@ def evaluate():
     return module
 
 
-def write_checkpoint(path, drafter, **changes):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {PREFIX + name: tensor for name, tensor in drafter.state_dict().items()}
-    torch.save({"state_dict": state, "draftlab": {**describe(drafter), **changes}}, path)
-
-
 @pytest.fixture(scope="module")
 def run(target_folder, tmp_path_factory):
-    """A run folder as training leaves it: .hydra/config.yaml and a checkpoint of an untrained drafter."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    overrides = ["target=custom", f"target.path={target_folder}", "target.target_layer_ids=[0,1,2]"]
-    overrides += ["target.name=tiny", "head.rank=4", "drafter.num_layers=1", "block.block_size=3"]
-    config = composed("train", overrides)
-    with open_dict(config):
-        config.drafter.draft_vocab_size = 40
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
-    drafter = build(config).drafter
-    drafter.set_draft_vocabulary(torch.arange(4, 44))
-    write_checkpoint(folder / "checkpoints" / "best-10.ckpt", drafter)
-    return folder
+    return tiny_run(tmp_path_factory.mktemp("runs") / "tiny", target_folder)
 
 
 @pytest.fixture

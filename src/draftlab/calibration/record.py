@@ -12,7 +12,7 @@ A calibration belongs to one checkpoint: its block size, layout and digest stand
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,10 @@ class Calibration:
                 f"{len(self.temperatures)} temperatures do not fit confidences of gamma {logits.shape[-1]}"
             )
         return calibrated(logits, np.asarray(self.temperatures))
+
+    def with_measures(self, rows: Sequence[Mapping[str, Any]]) -> Calibration:
+        """The same with further measures."""
+        return replace(self, measures=[*self.measures, *rows])
 
     def check(self, drafter: Mapping[str, Any]) -> Calibration:
         """This calibration, if it is of the drafter with that identity (see ``TrainedDrafter.identity``).

@@ -12,7 +12,7 @@ with its number. The module knows nothing of models or decoding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftlab.data.builtin import DOMAINS
@@ -83,6 +83,21 @@ def folder_benchmarks(
         domain = domains.get(name, prompts[0].domain)
         benchmarks.append(Benchmark(name, domain, tuple(prompts[:limit])))
     return benchmarks
+
+
+def without_first(benchmarks: Sequence[Benchmark], count: int) -> list[Benchmark]:
+    """The benchmarks without the first ``count`` prompts of each.
+
+    Raises:
+        ValueError: one has no prompt left.
+    """
+    for benchmark in benchmarks:
+        if len(benchmark.prompts) <= count:
+            raise ValueError(
+                f"benchmark {benchmark.name} has {len(benchmark.prompts)} prompts, so none is left behind the first {count}; "
+                "make skip smaller or give more prompts"
+            )
+    return [replace(benchmark, prompts=benchmark.prompts[count:]) for benchmark in benchmarks]
 
 
 def _check_limit(limit: int) -> None:
