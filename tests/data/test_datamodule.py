@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import tiny
-from draftlab.data.datamodule import DraftDataModule
+from draftlab.data.datamodule import DraftDataModule, split
+from draftlab.data.files import digest
+from draftlab.data.samples import Sample
 from draftlab.types import Batch
 
 
@@ -69,6 +71,41 @@ def test_a_sample_that_is_added_later_moves_no_prompt_to_the_other_side(answers,
     after = loaded(more, frozen, tokenizer)
     moved = prompts_of(before, before.val_indices) ^ prompts_of(after, after.val_indices)
     assert len(moved) <= 2, "the new prompt and at most the one that it pushed out"
+
+
+def sample(index: int, question: str, prompt: str | None = None) -> Sample:
+    return Sample(f"s{index}", "chat", prompt or question, question, torch.zeros(2), torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_asks_the_same_is_on_one_side_and_every_sample_on_one(seed):
+    """Twelve questions in up to three wordings each, shuffled as if they came from several files."""
+    samples = [sample(i, f"q{i * 7 % 12}", f"q{i * 7 % 12} wording {i % 3}") for i in range(50)]
+    train, held_out = split(samples, 9, seed)
+    assert sorted(train + held_out) == list(range(50))
+    assert not {samples[i].question for i in train} & {samples[i].question for i in held_out}
+    assert 9 <= len(held_out) < 9 + 5  # at most the rest of one question more
+
+
+def test_where_every_question_has_one_wording_the_hash_of_the_wording_alone_decides():
+    """So splits made before questions were compared stay as they are."""
+    samples = [sample(i, digest([i]), f"prompt {i}") for i in range(40)]
+    ranked = sorted(range(40), key=lambda i: digest([3, f"prompt {i}"]))
+    assert split(samples, 8, 3) == (sorted(ranked[8:]), sorted(ranked[:8]))
+
+
+def test_wordings_that_differ_in_case_and_spacing_are_one_question_across_files(
+    answers, frozen, tokenizer, tmp_path, cache
+):
+    again = tmp_path / "again.jsonl"
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    for line in lines:
+        line["messages"][0]["content"] = line["messages"][0]["content"].upper() + " ."
+        line["messages"].insert(0, {"role": "system", "content": "S"})
+    again.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = loaded(answers, frozen, tokenizer, more_paths=[str(again)])
+    questions = [{data.samples[i].question for i in side} for side in (data.train_indices, data.val_indices)]
+    assert len(data.samples) == 60 and not questions[0] & questions[1] and len(questions[0] | questions[1]) == 20
 
 
 def test_answers_of_several_files_are_read_together_and_split_by_prompt(answers, frozen, tokenizer, tmp_path, cache):

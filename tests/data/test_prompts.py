@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-import datasets
 import pytest
 
 from draftlab.data import builtin
-from draftlab.data.prompts import builtin_prompts, datasets_prompts, jsonl_prompts, prompts_digest
+from draftlab.data.prompts import builtin_prompts, jsonl_prompts, prompts_digest, question
 
 
 def text(prompt) -> str:
@@ -116,37 +115,42 @@ def test_a_line_that_is_no_prompt_is_refused_with_its_number(tmp_path, record, w
 
 
 def test_a_missing_path_is_refused_by_name():
-    for source in (jsonl_prompts, datasets_prompts):
-        with pytest.raises(ValueError, match=r"prompts\.path is not set"):
-            source()
+    with pytest.raises(ValueError, match=r"prompts\.path is not set"):
+        jsonl_prompts()
 
 
-def test_datasets_on_disk_give_prompts_in_either_notation(tmp_path):
-    """Open-PerfectBlend writes from/value turns; only what was asked is kept."""
-    rows = {
-        "conversations": [
-            [{"from": "system", "value": "S"}, {"from": "human", "value": "A"}, {"from": "gpt", "value": "B"}],
-            [{"from": "gpt", "value": "no question"}],
-            [{"from": "human", "value": "C"}, {"from": "gpt", "value": "D"}, {"from": "human", "value": "E"}],
-        ],
-        "source": ["math", "chat", "code"],
-    }
-    datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "set"))
-    prompts = datasets_prompts(str(tmp_path / "set"), column="conversations", domain_column="source")
-    assert [(prompt.id, prompt.domain) for prompt in prompts] == [("set-0", "math"), ("set-2", "code")]
-    assert list(prompts[0].messages) == [{"role": "system", "content": "S"}, {"role": "user", "content": "A"}]
-    assert list(prompts[1].messages) == [{"role": "user", "content": "C"}]
-    with pytest.raises(ValueError, match=r"prompts.column: no column 'messages'; there are conversations, source"):
-        datasets_prompts(str(tmp_path / "set"))
+def user(*texts, role="user"):
+    return [{"role": role, "content": text} for text in texts]
 
 
-def test_datasets_with_splits_and_plain_texts(tmp_path):
-    sets = datasets.DatasetDict({"test": datasets.Dataset.from_dict({"question": ["A", "B", "C"]})})
-    sets.save_to_disk(str(tmp_path / "sets"))
-    prompts = datasets_prompts(str(tmp_path / "sets"), split="test", column="question", domain="math")
-    assert [text(prompt) for prompt in prompts] == ["A", "B", "C"]
-    with pytest.raises(ValueError, match="has the splits test, not 'train'"):
-        datasets_prompts(str(tmp_path / "sets"), column="question")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (user("What is 2 + 2?"), user("what  is\n2 + 2")),
+        (user("Hi."), [*user("Be brief", role="system"), *user("hi")]),
+        (user("A", "B"), [*user("A"), *user("an answer", role="assistant"), *user("B")]),
+        (user("e\u0301"), user("\u00c9")),
+        (user("Q"), user([{"type": "text", "text": "Q"}])),
+    ],
+)
+def test_case_spacing_system_messages_and_answers_make_no_other_question(first, second):
+    assert question(first) == question(second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (user("What is 2 + 2?"), user("What is 2 - 2?")),
+        (user("What is 5!"), user("What is 5?")),
+        (user("10\u00b2"), user("102")),
+        (user("A", "B"), user("B", "A")),
+        (user("A", "B"), user("A")),
+        (user("?"), user(".")),
+        (user([{"type": "image", "url": "a"}]), user([{"type": "image", "url": "b"}])),
+    ],
+)
+def test_other_words_signs_turns_or_pictures_make_another_question(first, second):
+    assert question(first) != question(second)
 
 
 def test_the_digest_tells_sources_apart_but_not_how_many_are_asked_for(train):

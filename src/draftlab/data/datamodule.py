@@ -236,13 +236,19 @@ class BatchMaker:
 
 
 def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices to train on and at least ``val_samples`` held-out ones (none for 0), disjoint by prompt, in file order.
+    """Indices to train on and at least ``val_samples`` held-out ones (none for 0), disjoint by question, in file order.
 
-    Prompts are ranked by a seeded hash and held out from the front, so a sample added later moves no other one.
+    Every sample is on one side, and samples that ask the same (``prompts.question``: whatever case, spacing, system
+    message, file or answer) on the same side. Questions are ranked by a seeded hash and held out from the front.
     """
-    ranked = sorted(range(len(samples)), key=lambda index: (digest([seed, samples[index].prompt]), index))
+    ranks = [digest([seed, sample.prompt]) for sample in samples]
+    first: dict[str, str] = {}  # question -> the least rank of its wordings
+    for sample, rank in zip(samples, ranks, strict=True):
+        first[sample.question] = min(rank, first.get(sample.question, rank))
+    keys = [(first[sample.question], sample.question) for sample in samples]
+    ranked = sorted(range(len(samples)), key=lambda index: (keys[index], index))
     held_out = val_samples
-    while 0 < held_out < len(ranked) and samples[ranked[held_out]].prompt == samples[ranked[held_out - 1]].prompt:
+    while 0 < held_out < len(ranked) and keys[ranked[held_out]] == keys[ranked[held_out - 1]]:
         held_out += 1
     return sorted(ranked[held_out:]), sorted(ranked[:held_out])
 

@@ -1,16 +1,21 @@
-"""Prompts and where they come from: the built-in generator, a local JSONL file, or a ``datasets`` set from disk or the
-hub.
+"""Prompts: what the target is asked; the built-in generator, JSONL files, and when two prompts are the same one.
 
-A prompt is a conversation that ends where the target shall answer. The module knows nothing of tokenizers or models.
+A prompt is a conversation that ends where the target shall answer. Two prompts are the same if their user turns (and
+tool results) have the same texts after ``normalised``: case, white space and a closing full stop or question mark do
+not count, nor do system messages and earlier answers. The split, the mix and the decontamination go by this. Data sets
+in other forms are the matter of sources.py. The module knows nothing of tokenizers or models.
 
     builtin_prompts(2)        # [Prompt(id="train-math-0", domain="math", ...), Prompt(id="train-code-0", ...)]
+    >>> normalised("What  is\\n2 + 2 ?") == normalised("what is 2 + 2")
+    True
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +23,7 @@ from typing import Any
 from draftlab.data import builtin
 from draftlab.data.files import digest, read_jsonl, resolve_path
 
-_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "user": "user",
-    "system": "system",
-    "tool": "tool",
-}
+_NOT_ASKED = ("system", "developer", "assistant")
 
 
 @dataclass(frozen=True)
@@ -82,46 +80,6 @@ def jsonl_prompts(path: str | Path | None = None, domain: str = "chat", first_tu
     return prompts
 
 
-def datasets_prompts(
-    path: str | None = None,
-    name: str | None = None,
-    split: str = "train",
-    column: str = "messages",
-    domain: str = "chat",
-    domain_column: str | None = None,
-) -> list[Prompt]:
-    """Prompts of a ``datasets`` set: a folder written by ``save_to_disk``, or a hub id.
-
-    Args:
-        path: folder or hub id.
-        name: the hub configuration, if it has several.
-        split: which split, or a part of one on the hub: ``train[:20000]``.
-        column: holds a conversation (``role``/``content`` or ``from``/``value``) or a plain text; answers are left out.
-        domain: for rows without a ``domain_column``.
-        domain_column: names the domain of a row.
-
-    Raises:
-        ValueError: no path, an unknown column or split, or not one usable row.
-    """
-    if not path:
-        raise ValueError("prompts.path is not set: expected a folder written by datasets' save_to_disk, or a hub id")
-    rows = _load_rows(path, name, split)
-    _check_columns(rows, column, domain_column)
-    prompts = []
-    for index, row in enumerate(rows):
-        record = {
-            "id": row.get("id", f"{Path(path).name}-{index}"),
-            "domain": row.get(domain_column) if domain_column else domain,
-        }
-        try:
-            prompts.append(prompt_from({**record, "messages": _conversation(row[column])}, record["id"], domain))
-        except ValueError:
-            continue  # a row without a user turn has nothing to answer
-    if not prompts:
-        raise ValueError(f"no row of {path} has a user turn in column {column!r}")
-    return prompts
-
-
 def prompt_from(record: dict, default_id: str, domain: str, first_turn: bool = True) -> Prompt:
     """A prompt from one record with ``messages`` or ``turns``; what follows the last user turn is left out.
 
@@ -142,6 +100,30 @@ def prompt_from(record: dict, default_id: str, domain: str, first_turn: bool = T
     own = record.get("domain")
     own = domain if own is None or (isinstance(own, float) and math.isnan(own)) else str(own)
     return Prompt(str(record.get("id", default_id)), own, tuple(messages), record.get("tools"))
+
+
+def normalised(text: str) -> str:
+    """``text`` as equality is judged: composed characters, without case, spacing and closing ``. , ; : ?``.
+
+    Other signs stay, since "2 + 2" is not "2 - 2", nor "5!" the same as "5".
+    """
+    words = unicodedata.normalize("NFC", text).casefold().split()
+    plain = " ".join(words)
+    return plain.rstrip(" .,;:?") or plain
+
+
+def text_of(content: Any) -> str:
+    """Text of a message's content; the text parts of a list joined, "" of None."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" if isinstance(part, dict) else str(part) for part in content)
+    return content if isinstance(content, str) else ""
+
+
+def question(messages: Sequence[dict[str, Any]]) -> str:
+    """Digest of what is asked: equal for the same prompts, as the module's docstring defines them."""
+    asked = [message.get("content") for message in messages if message["role"] not in _NOT_ASKED]
+    texts = [normalised(text_of(content)) for content in asked]
+    return digest(texts if any(texts) else asked)  # pictures without a word are told apart by themselves
 
 
 def prompts_digest(prompts: list[Prompt], first: int = 256) -> str:
@@ -171,35 +153,3 @@ def _asked(messages: Any) -> list[dict]:
     if not isinstance(kept[-1].get("content"), (str, list)) or not kept[-1]["content"]:
         raise ValueError("the last user turn has no text")
     return kept
-
-
-def _conversation(value: Any) -> list[dict]:
-    """Messages of a cell (``role``/``content`` or ``from``/``value`` objects, or one text) up to the first answer."""
-    if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    messages = []
-    for turn in value or []:
-        role = turn.get("role", turn.get("from"))
-        role = _ROLES.get(role, role)
-        if role == "assistant":
-            break
-        messages.append({"role": role, "content": turn.get("content", turn.get("value"))})
-    return messages
-
-
-def _load_rows(path: str, name: str | None, split: str):
-    import datasets  # slow to import, and needed for this source only
-
-    folder = Path(path).expanduser()
-    rows = datasets.load_from_disk(str(folder)) if folder.is_dir() else datasets.load_dataset(path, name, split=split)
-    if isinstance(rows, dict):
-        if split not in rows:
-            raise ValueError(f"prompts.split: {path} has the splits {', '.join(rows)}, not {split!r}")
-        rows = rows[split]
-    return rows
-
-
-def _check_columns(rows, column: str, domain_column: str | None) -> None:
-    for field, wanted in (("column", column), ("domain_column", domain_column)):
-        if wanted is not None and wanted not in rows.column_names:
-            raise ValueError(f"prompts.{field}: no column {wanted!r}; there are {', '.join(rows.column_names)}")

@@ -24,6 +24,7 @@ from torch import Tensor
 from draftlab.blocks import anchor_candidates
 from draftlab.data.chat import Chat
 from draftlab.data.files import digest, read_jsonl
+from draftlab.data.prompts import question
 from draftlab.data.responses import RESPONSES, read_manifest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -31,11 +32,13 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 @dataclass(frozen=True)
 class Sample:
-    """One tokenised conversation; ``prompt`` is a digest of what was asked, by which samples are split."""
+    """One tokenised conversation; ``prompt`` and ``question`` are digests of what was asked, to the letter and as
+    ``prompts.question`` has it, by which samples are split."""
 
     id: str
     domain: str
     prompt: str
+    question: str
     input_ids: Tensor  # [T] int32
     loss_mask: Tensor  # [T] bool
 
@@ -141,6 +144,7 @@ def to_sample(record: dict, sample_id: str, chat: Chat, max_length: int) -> tupl
         id=sample_id,
         domain=domain if isinstance(domain, str) else "all",
         prompt=digest([message.get("content") for message in messages if message["role"] != "assistant"]),
+        question=question(messages),
         input_ids=torch.tensor(ids[:max_length], dtype=torch.int32),
         loss_mask=loss_mask,
     )
