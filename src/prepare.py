@@ -3,7 +3,8 @@
     python src/prepare.py stage=responses data=laptop
     python src/prepare.py stage=responses target=custom target.path=/path/to/model data=laptop count=500
 
-The prompts and the folder are those of the ``data`` choice, so ``python src/train.py data=laptop`` then finds the
+The prompts and the folder are those of the ``data`` choice, less what stands in evaluation prompts
+(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the
 answers. Stop it at any moment; the same command goes on.
 """
 
@@ -17,7 +18,13 @@ from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
-from draftlab.data.responses import ResponseSettings, claim_responses, responses_identity, write_responses
+from draftlab.data.responses import (
+    ResponseSettings,
+    claim_responses,
+    note_prompts,
+    responses_identity,
+    write_responses,
+)
 from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
 from draftlab.target.weights import torch_dtype
 
@@ -33,13 +40,16 @@ def main(cfg: DictConfig) -> None:
     if cfg.count is not None and cfg.count < 1:
         raise ValueError(f"count must be null or at least 1, got {cfg.count}")
     data = hydra.utils.instantiate(cfg.data)
-    prompts = data.read_prompts()
+    decontaminate = hydra.utils.instantiate(cfg.decontaminate)
+    prompts, report = decontaminate(data.read_prompts())
     spec = hydra.utils.instantiate(cfg.target)
     settings = response_settings(cfg, spec, data.max_length)
     device = find_device(cfg.device)
     chat = Chat(load_tokenizer(spec), spec.thinking, spec.eos_token_ids)
     identity = responses_identity(chat, prompts, settings, target_identity(spec, device))
+    identity |= decontaminate.identity
     claim_responses(data.folder, identity)  # refusals come before any weights load
+    note_prompts(data.folder, report)
     target = load_target(spec, device)
     chat = Chat(chat.tokenizer, spec.thinking, target.eos_token_ids)
     prompts = prompts[: cfg.count]

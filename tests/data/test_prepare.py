@@ -10,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import tiny
+from draftlab.data.prompts import builtin_prompts
 from draftlab.data.responses import read_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,8 @@ def test_another_run_in_the_same_folder_is_refused_before_weights_load(
         ([f"data.path={SCRIPT}/below"], "data.path: no folder for the answers can be made at"),
         (["responses.max_new_tokens=99999"], "leaves no room for a prompt"),
         (["data=jsonl", "data.path=x"], "prompts.path is not set"),
+        (["decontaminate.ngram=0"], "decontaminate.ngram must be at least 1"),
+        (["decontaminate.prompts_dir=/no/such/folder"], "decontaminate.prompts_dir: expected a folder of JSONL files"),
         (["data.prompts.split=dev"], "prompts.split must be one of train, heldout, got 'dev'"),
     ],
 )
@@ -105,3 +108,25 @@ def test_prompts_that_leave_no_position_for_their_answer_count_as_too_long(prepa
         cfg = compose("prepare", overrides=["target=custom", "data=laptop", "responses.max_new_tokens=200"])
     spec = tiny.tiny_spec(tiny.tiny_model())
     assert prepare.response_settings(cfg, spec, 512).max_prompt_tokens == spec.max_position - 200
+
+
+def test_prompts_that_stand_in_evaluation_prompts_are_not_asked(prepare, target_folder, tmp_path, capsys):
+    asked = [prompt.messages[0]["content"] for prompt in builtin_prompts(12)]
+    (tmp_path / "bench").mkdir()
+    lines = [{"id": "0", "turns": [asked[3].upper()]}, {"id": "1", "turns": ["Something else"]}]
+    (tmp_path / "bench" / "known.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    clean = f"decontaminate.prompts_dir={tmp_path / 'bench'}"
+    given = overrides(target_folder, tmp_path / "answers", "data.prompts.count=12")
+    run(prepare, *given, clean, "decontaminate.builtin_heldout=30")
+    manifest = read_manifest(tmp_path / "answers")
+    assert manifest["counts"]["answers"] == 11
+    assert (manifest["prompts"]["checked"], manifest["prompts"]["removed"]) == (12, 1)
+    assert manifest["prompts"]["benchmarks"] == {
+        "known": {"prompts": 2, "exact": 1, "ngram": 0, "examples": ["train-math-1"]},
+        "built-in held-out": {"prompts": 30, "exact": 0, "ngram": 0, "examples": []},
+    }
+    assert asked[3] not in (tmp_path / "answers" / "responses.jsonl").read_text()
+    assert "1 of 12 prompts dropped" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run(prepare, *given)  # other prompts than those that were asked
+    assert "answers made with another decontaminate" in capsys.readouterr().err

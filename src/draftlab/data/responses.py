@@ -31,12 +31,14 @@ from draftlab.data.files import (
     read_jsonl,
     reopen,
     seal,
+    write_json,
 )
 from draftlab.data.progress import Progress
 from draftlab.data.prompts import Prompt, prompts_digest
 from draftlab.sampling import Sampling
 
 RESPONSES = "responses.jsonl"
+PROMPTS = "prompts.json"  # what became of the prompts before they were asked; the manifest takes it up
 
 # generate(prompts, sampling=…, max_new_tokens=…, seed=…) -> new tokens of every prompt, its end token included
 Generate = Callable[..., list[list[int]]]
@@ -152,6 +154,12 @@ def claim_responses(folder: Path, identity: dict) -> None:
     claim(folder, identity, "answers", "data.path")
 
 
+def note_prompts(folder: Path, report: dict[str, Any] | None) -> None:
+    """Keep in ``folder`` what became of the prompts before they are asked (decontamination), for the manifest."""
+    if report is not None:
+        write_json(folder / PROMPTS, report)
+
+
 def _render(chat: Chat, prompts: Sequence[Prompt], settings: ResponseSettings) -> tuple[list[_Job], Counter]:
     jobs, skipped = [], Counter()
     for prompt in prompts:
@@ -242,5 +250,6 @@ def _seal(folder: Path, identity: dict, skipped: Counter, total: int) -> dict[st
         "domains": dict(sorted(domains.items())),
         "completion_tokens": tokens,
     }
-    seal(folder, {"identity": identity, "counts": counts})
+    noted = {"prompts": read_json(folder / PROMPTS)} if (folder / PROMPTS).exists() else {}
+    seal(folder, {"identity": identity, "counts": counts, **noted})
     return counts
