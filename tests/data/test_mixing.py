@@ -72,8 +72,9 @@ def test_a_source_may_name_the_domain_of_its_prompts():
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "much", True, None])
 def test_a_weight_that_is_no_positive_number_is_refused(weight):
-    with pytest.raises(ValueError, match="weight must be a positive number"):
-        Source(weight, prompts("a", 3))
+    sources = {"a": Source(1, prompts("a", 3)), "b": Source(weight, prompts("b", 3))}
+    with pytest.raises(ValueError, match=r"prompts\.sources\.b\.weight must be a positive number, got .*~data"):
+        PromptMix(sources)
 
 
 def test_no_source_and_no_count_are_refused():

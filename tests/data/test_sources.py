@@ -72,6 +72,21 @@ def test_sharegpt_and_perfectblend_turns_are_asked_up_to_the_first_answer(tmp_pa
     assert "1 (empty)" in said and "1 (unknown role 'narrator')" in said
 
 
+def test_turns_as_one_object_of_lists_are_turns(tmp_path):
+    """So ``datasets`` stores a sequence of objects, and gives it back."""
+    talk = {"from": ["system", "human", "gpt"], "value": ["S", "Q", "A"]}
+    table = datasets.Dataset.from_dict({"conversations": [talk]})
+    table.to_parquet(str(tmp_path / "lists.parquet"))
+    (prompt,) = DatasetPrompts(str(tmp_path / "lists.parquet"))()
+    assert [message["content"] for message in prompt.messages] == ["S", "Q"]
+
+
+def test_domains_may_be_numbers_of_a_class(tmp_path):
+    path = write(tmp_path / "d.jsonl", {"prompt": "Q", "kind": 1}, {"prompt": "R", "kind": 2}, {"prompt": "S"})
+    prompts = DatasetPrompts(path, domain_column="kind", domains={1: "math"}, domain="all")()
+    assert [prompt.domain for prompt in prompts] == ["math", "2", "all"]
+
+
 def test_alpaca_inputs_follow_their_instruction_and_system_columns_come_first(tmp_path):
     path = write(
         tmp_path / "a.jsonl",

@@ -84,7 +84,13 @@ def test_what_is_not_there_is_refused_without_asking_the_hub(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionError("no way there"), FileNotFoundError("doesn't exist"), ValueError("bad split")]
+    "error",
+    [
+        ConnectionError("no way there"),
+        datasets.exceptions.DatasetGenerationError("bad rows"),
+        FileNotFoundError("doesn't exist"),
+        ValueError("bad split"),
+    ],
 )
 def test_what_the_hub_refuses_is_a_readable_mistake(monkeypatch, error):
     def refuse(*_, **__):

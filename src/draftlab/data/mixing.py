@@ -1,7 +1,8 @@
 """A mix of several sources of prompts by weight: every prefix has the shares of the whole.
 
 Source i with weight w_i gives its k-th prompt (k from 0) at the time (k + 1/2) / w_i, and prompts are taken in the order
-of their times. So a prefix of n prompts holds about n · w_i / Σ w of source i, and a larger count only adds to the end.
+of their times. So a prefix of n prompts holds about n · w_i / Σ w of source i, and a larger count only adds to the end, as
+long as the sources stay the same.
 Each source is shuffled first, by a seed of its own. A source that runs dry leaves the mix and the others go on by their
 weights: nothing is asked twice. A prompt that another source gave already (``prompts.question``) is passed over and
 counted. The module knows nothing of what sources are.
@@ -28,22 +29,11 @@ class Source:
         weight: any positive number; only the proportion to the others counts.
         prompts: gives the prompts.
         domain: for all prompts of this source; None keeps those that they have.
-
-    Raises:
-        ValueError: a weight that is not a positive number.
     """
 
     weight: float
     prompts: Callable[[], list[Prompt]]
     domain: str | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)):
-            raise ValueError(f"a source's weight must be a positive number, got {self.weight!r}")
-        if not math.isfinite(self.weight) or self.weight <= 0:
-            raise ValueError(
-                f"a source's weight must be a positive number, got {self.weight}; leave the source out instead"
-            )
 
 
 @dataclass
@@ -66,7 +56,7 @@ class PromptMix:
         unique: pass over prompts that the mix holds already.
 
     Raises:
-        ValueError: no source, or a count below 1.
+        ValueError: no source, a weight that is not a positive number, or a count below 1.
     """
 
     def __init__(
@@ -74,6 +64,12 @@ class PromptMix:
     ) -> None:
         if not sources:
             raise ValueError("prompts.sources is empty: expected at least one source with weight and prompts")
+        for name, source in sources.items():
+            if not _is_positive(source.weight):
+                raise ValueError(
+                    f"prompts.sources.{name}.weight must be a positive number, got {source.weight!r}; "
+                    f"to leave the source out, give ~data.prompts.sources.{name}"
+                )
         if count is not None and (not isinstance(count, int) or count < 1):
             raise ValueError(f"prompts.count must be null or at least 1 and whole, got {count!r}")
         self.sources, self.count, self.seed, self.unique = dict(sources.items()), count, seed, unique
@@ -115,6 +111,10 @@ def mix(
         taken[index].used += 1
         heapq.heappush(times, ((taken[index].used + 0.5) / weights[index], index))
     return mixed, taken
+
+
+def _is_positive(weight: object) -> bool:
+    return isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < math.inf
 
 
 def _fresh(part: Sequence[Prompt], seen: set[str], counts: Taken, unique: bool) -> Iterator[Prompt]:

@@ -82,6 +82,7 @@ class DatasetPrompts:
             raise ValueError(f"prompts.limit must be null or at least 1 and whole, got {self.limit!r}")
         if self.domains and not self.domain_column:
             raise ValueError("prompts.domains translates the values of prompts.domain_column, which is not set")
+        object.__setattr__(self, "domains", {str(value): domain for value, domain in (self.domains or {}).items()})
 
     def __call__(self) -> list[Prompt]:
         """All prompts, in the order of the rows; prints how many there are and what was skipped."""
@@ -138,7 +139,7 @@ class DatasetPrompts:
     def _prompt(self, row: Mapping[str, Any], index: int, messages: list[dict]) -> Prompt:
         domain = row.get(self.domain_column) if self.domain_column else None
         if domain is not None:
-            domain = (self.domains or {}).get(domain, domain)
+            domain = self.domains.get(str(domain), domain)
         default_id = f"{Path(self.path).stem if Path(self.path).suffix else Path(self.path).name}-{index}"
         row_id = default_id if row.get("id") in (None, "") else row["id"]
         record = {"id": row_id, "domain": domain, "messages": messages, "tools": _tools(row.get("tools"))}
@@ -165,6 +166,8 @@ def _conversation(cell: Any) -> list[dict]:
     """Messages up to the first answer, of turns with role/content or from/value, of user texts in turn, or of one."""
     if isinstance(cell, str):
         return [{"role": "user", "content": cell}]
+    if isinstance(cell, Mapping):  # one object of lists, as ``datasets`` gives a sequence of objects
+        cell = [dict(zip(cell, values, strict=False)) for values in zip(*cell.values(), strict=False)]
     if not isinstance(cell, (list, tuple)) or not cell:
         raise ValueError("empty")
     if all(isinstance(turn, str) for turn in cell):

@@ -66,7 +66,7 @@ def _hub(path: str, name: str | None, split: str) -> Rows:
 
     try:
         return _dataset(datasets.load_dataset(path, name, split=split))
-    except (OSError, ValueError) as error:  # the library's own kinds of both: unknown id, split, no connection
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:  # id, split, connection, files
         raise ValueError(
             f"prompts.path: {path} is neither a file or folder here nor a data set that could be loaded from the hub: "
             f"{error}"
