@@ -120,8 +120,9 @@ def test_prompts_that_stand_in_evaluation_prompts_are_not_asked(prepare, target_
     run(prepare, *given, clean, "decontaminate.builtin_heldout=30")
     manifest = read_manifest(tmp_path / "answers")
     assert manifest["counts"]["answers"] == 11
-    assert (manifest["prompts"]["checked"], manifest["prompts"]["removed"]) == (12, 1)
-    assert manifest["prompts"]["benchmarks"] == {
+    report = manifest["prompts"]["decontamination"]
+    assert (report["checked"], report["removed"], report["ngram"]) == (12, 1, 13)
+    assert report["benchmarks"] == {
         "known": {"prompts": 2, "exact": 1, "ngram": 0, "examples": ["train-math-1"]},
         "built-in held-out": {"prompts": 30, "exact": 0, "ngram": 0, "examples": []},
     }

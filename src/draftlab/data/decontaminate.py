@@ -100,7 +100,8 @@ class Decontaminator:
 
     def _report(self, checked: int, kept: int, found: Found) -> dict[str, Any]:
         return {
-            **self.identity["decontaminate"],
+            "ngram": self.index.ngram,
+            "common": self.index.common,
             "checked": checked,
             "removed": checked - kept,
             "benchmarks": {
@@ -144,7 +145,7 @@ class EvaluationIndex:
         common: int,
         equal: Mapping[str, Sequence[Sequence[str]]] | None = None,
     ) -> None:
-        self.ngram, self.stride = ngram, (ngram + 1) // 2
+        self.ngram, self.common, self.stride = ngram, common, (ngram + 1) // 2
         self.seed_words = ngram + 1 - self.stride
         self.exact: dict[str, str] = {}  # normalised turn -> benchmark
         self.runs: dict[tuple[str, ...], str] = {}  # n words -> benchmark

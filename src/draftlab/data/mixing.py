@@ -1,11 +1,10 @@
 """A mix of several sources of prompts by weight: every prefix has the shares of the whole.
 
 Source i with weight w_i gives its k-th prompt (k from 0) at the time (k + 1/2) / w_i, and prompts are taken in the order
-of their times. So a prefix of n prompts holds about n · w_i / Σ w of source i, and a larger count only adds to the end, as
-long as the sources stay the same.
-Each source is shuffled first, by a seed of its own. A source that runs dry leaves the mix and the others go on by their
-weights: nothing is asked twice. A prompt that another source gave already (``prompts.question``) is passed over and
-counted. The module knows nothing of what sources are.
+of their times. So a prefix of n prompts holds about n · w_i / Σ w of source i, and a larger count only adds to the end,
+as long as the sources stay the same. Each source is shuffled first, by a seed of its own. A source that runs dry leaves
+the mix and the others go on by their weights: nothing is asked twice. A prompt that the mix holds already
+(``prompts.question``) is passed over and counted. The module knows nothing of what sources are.
 
     PromptMix({"math": Source(0.7, maths), "chat": Source(0.3, chats)}, count=1000)()    # a list of Prompt
 """

@@ -154,10 +154,10 @@ def claim_responses(folder: Path, identity: dict) -> None:
     claim(folder, identity, "answers", "data.path")
 
 
-def note_prompts(folder: Path, report: dict[str, Any] | None) -> None:
-    """Keep in ``folder`` what became of the prompts before they are asked (decontamination), for the manifest."""
-    if report is not None:
-        write_json(folder / PROMPTS, report)
+def note_prompts(folder: Path, decontamination: dict[str, Any] | None) -> None:
+    """Keep in ``folder`` which prompts were dropped before the others are asked, for the manifest; None for no check."""
+    if decontamination is not None:
+        write_json(folder / PROMPTS, {"decontamination": decontamination})
 
 
 def _render(chat: Chat, prompts: Sequence[Prompt], settings: ResponseSettings) -> tuple[list[_Job], Counter]:
