@@ -5,6 +5,7 @@ prompts. Those that install, or need the real target, are slow and run with smal
 example fails.
 """
 
+import json
 import os
 import re
 import runpy
@@ -113,6 +114,13 @@ EXAMPLES = {
     "python src/report.py runs=[outputs/dspark,outputs/dflash] out=outputs/compare": Example(
         leaves="outputs/compare/report.html"
     ),
+    "python src/prepare.py data=hub data.prompts.path=my_prompts.jsonl data.path=outputs/hub_answers "
+    "decontaminate.prompts_dir=my_benchmarks": Example(
+        f"{TINY} {ANSWERS}", leaves="outputs/hub_answers/manifest.json", prints="1 of 5"
+    ),
+    "python src/calibrate.py run=outputs/demo": Example(
+        "limit=8 skip=1 max_new_tokens=40", leaves="outputs/demo/calibration.json", prints="rounds of the fit"
+    ),
     "python benchmarks/decode.py run=outputs/demo": Example("prompts=2 max_new_tokens=4 batch=2", prints="over_batch1"),
     "python benchmarks/products.py": Example(
         "rows=[2] shapes=[[300,256]] megabytes=1 repeats=1", prints="300x256_rows2"
@@ -175,6 +183,10 @@ def workshop(tmp_path_factory, target_folder):
             shutil.copytree(folder / "outputs" / "dspark", folder / "outputs" / copy)
         (folder / "my_benchmarks").mkdir()
         (folder / "my_benchmarks" / "gsm8k.jsonl").write_text('{"id": "0", "turns": ["2+2?"]}\n', encoding="utf-8")
+        asked = [
+            {"messages": [{"role": "user", "content": text}]} for text in ("2+2?", "One?", "Two?", "Three?", "Four?")
+        ]
+        (folder / "my_prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked), encoding="utf-8")
     return values
 
 
@@ -257,7 +269,7 @@ def test_every_place_on_the_map_exists():
 
 def test_every_file_that_the_readme_names_exists():
     for name in re.findall(
-        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses|scheduling)/[\w./]*)`",
+        r"`((?:conf|src|tests|data|results|benchmarks|report|decode|drafters|heads|target|losses|calibration|scheduling)/[\w./]*)`",
         README,
     ):
         assert (ROOT / name).exists() or (ROOT / "src" / "draftlab" / name).exists(), name
