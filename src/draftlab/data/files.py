@@ -39,11 +39,16 @@ def resolve_path(path: str | Path) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` so that a kill at any moment leaves the old content or the new one."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that a kill at any moment leaves the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
