@@ -1,11 +1,13 @@
-"""Prepare data: ``stage=responses`` lets the target write the answers that a drafter is trained on.
+"""Prepare data: ``stage=responses`` lets the target write the answers that a drafter is trained on, ``stage=features``
+stores the target's states over them for ``data.features=cache``.
 
     python src/prepare.py stage=responses data=laptop
     python src/prepare.py stage=responses target=custom target.path=/path/to/model data=laptop count=500
+    python src/prepare.py stage=features data=laptop data.features=cache data.codec=int4
+    torchrun --nproc-per-node=8 src/prepare.py stage=features data.features=cache predict.devices=8 predict.strategy=ddp
 
 The prompts and the folder are those of the ``data`` choice, less what stands in evaluation prompts
-(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the
-answers. Stop it at any moment; the same command goes on.
+(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the answers. Stop it at any moment; the same command goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
+from draftlab.data.predict import prepare_cache, print_cache
 from draftlab.data.responses import (
     ResponseSettings,
     claim_responses,
@@ -27,8 +30,9 @@ from draftlab.data.responses import (
 )
 from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
 from draftlab.target.weights import torch_dtype
+from draftlab.training.run import load_data, pick_device
 
-STAGES = ("responses",)
+STAGES = ("responses", "features")
 
 
 @hydra.main(config_path="../conf", config_name="prepare", version_base="1.3")
@@ -37,6 +41,9 @@ def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
     if cfg.stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, got {cfg.stage!r}")
+    if cfg.stage == "features":
+        write_features(cfg)
+        return
     if cfg.count is not None and cfg.count < 1:
         raise ValueError(f"count must be null or at least 1, got {cfg.count}")
     data = hydra.utils.instantiate(cfg.data)
@@ -60,6 +67,21 @@ def main(cfg: DictConfig) -> None:
         f"{settings.max_new_tokens} tokens; skipped {counts['skipped'] or 0}, not reached {counts['not_reached']}; "
         f"{counts['completion_tokens']} tokens in {data.folder}"
     )
+
+
+def write_features(cfg: DictConfig) -> None:
+    """Store the target's states over the answers of the data choice, and say what they take.
+
+    Raises:
+        ValueError: another feature mode than ``cache``, or what :func:`draftlab.data.predict.write_cache` refuses.
+    """
+    data = hydra.utils.instantiate(cfg.data)
+    if data.features != "cache":
+        raise ValueError(f"stage=features fills the cache of data.features=cache, got data.features={data.features}")
+    spec, device = hydra.utils.instantiate(cfg.target), pick_device(cfg.predict.accelerator)
+    load_data(data, spec)
+    trainer = hydra.utils.instantiate(cfg.predict)
+    print_cache(*prepare_cache(data, load_target(spec, device), trainer))
 
 
 def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> ResponseSettings:

@@ -72,7 +72,8 @@ def test_another_run_in_the_same_folder_is_refused_before_weights_load(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["stage=features"], "stage must be one of responses, got 'features'"),
+        (["stage=answers"], "stage must be one of responses, features, got 'answers'"),
+        (["stage=features"], "stage=features fills the cache of data.features=cache, got data.features=memory"),
         (["count=0"], "count must be null or at least 1"),
         (["sampling.temperature=-1"], "sampling.temperature must be a finite number >= 0"),
         (["responses.batch_size=0"], "responses.batch_size must be at least 1"),
@@ -131,3 +132,17 @@ def test_prompts_that_stand_in_evaluation_prompts_are_not_asked(prepare, target_
     with pytest.raises(SystemExit):
         run(prepare, *given)  # other prompts than those that were asked
     assert "answers made with another decontaminate" in capsys.readouterr().err
+
+
+def test_answers_become_a_feature_cache_by_a_second_command(prepare, target_folder, tmp_path, capsys):
+    given = overrides(target_folder, tmp_path / "answers")
+    run(prepare, *given)
+    cache = ["stage=features", "data.features=cache", "data.codec=int4", f"data.cache_dir={tmp_path / 'cache'}"]
+    run(prepare, *given, *cache)
+    manifest = json.loads((tmp_path / "cache" / "manifest.json").read_text())
+    assert manifest["identity"]["codec"] == "int4" and manifest["counts"]["samples"] > 0
+    said = capsys.readouterr().out
+    assert f"{manifest['counts']['bytes_per_token']:,.1f} bytes a token with data.codec=int4" in said
+    with pytest.raises(SystemExit):
+        run(prepare, *given, *cache, "data.codec=fp8")
+    assert "features made with another codec: there it is 'int4', now it is 'fp8'" in capsys.readouterr().err

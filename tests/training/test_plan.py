@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from rich.console import Console
 
 from draftlab.training.build import build
-from draftlab.training.plan import fitting, make_plan, print_plan, workload
+from draftlab.training.plan import codec_totals, fitting, make_plan, print_plan, workload
 
 CONF = str(Path(__file__).parents[2] / "conf")
 
@@ -34,6 +34,31 @@ def test_the_papers_cache_for_qwen3_4b_is_38_tb():
     assert states == 30_720 and plan.cache_per_token == states + 5  # an id and a mask
     assert plan.cache_total == plan.cache_per_token * 1_300_000 * 950
     assert "38 TB" in text_of(plan) and "30,720 B" in text_of(plan)
+
+
+def test_every_codec_has_its_total_for_the_paper():
+    plan = plan_of("target=qwen3_4b")
+    totals = {codec: total / (1_300_000 * 950) for codec, total in codec_totals(plan.parts.spec, plan.work).items()}
+    ids_and_normalizer = 5 + 4
+    by_hand = {
+        "bf16": 6 * 5120,
+        "fp8": 6 * 2562,
+        "int8": 6 * (2560 + 80),
+        "int4": 6 * (1280 + 80),
+        "lowrank": 2560 // 2 + 2 * 2560 // 32 + 5 * 2 + 1360,  # 2,560 directions, and a last hidden state of 4 bits
+    }
+    for codec, states in by_hand.items():  # a tar header a conversation is what is left: a byte a token
+        assert totals[codec] == pytest.approx(states + ids_and_normalizer, rel=2e-3)
+    assert totals["int4"] < 0.27 * totals["bf16"] and totals["lowrank"] < 0.1 * totals["bf16"]
+    text = text_of(plan)
+    assert text.count("38 TB") == 2 and all(f"data.codec={codec}" in text for codec in by_hand)
+
+
+def test_trimmed_last_hidden_states_bring_four_bits_under_a_quarter():
+    plan = plan_of("target=qwen3_4b", "data.codec=int4", "+data.expected.teachers=600")
+    totals = codec_totals(plan.parts.spec, plan.work)
+    whole = plan_of("target=qwen3_4b").cache_total
+    assert totals["int4"] < whole / 4 and "600 tokens of each can teach" in text_of(plan)
 
 
 def test_the_papers_steps_are_ten_epochs_of_512_sequences():

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from draftlab.data.cache import CacheSettings, CacheStore, cache_folder, cache_identity, open_cache
 from draftlab.data.chat import Chat
 from draftlab.data.features import DTYPES, FeatureSettings, FeatureStore, collate, compute_features, features_identity
 from draftlab.data.files import digest, resolve_path
@@ -32,7 +33,7 @@ from draftlab.data.samples import Sample, SampleCounts, read_samples
 from draftlab.data.vocabulary import token_counts
 from draftlab.types import Batch
 
-FEATURES = ("online", "memory")
+FEATURES = ("online", "memory", "cache")
 
 
 class DraftDataModule(L.LightningDataModule):
@@ -42,7 +43,8 @@ class DraftDataModule(L.LightningDataModule):
         path: folder written by ``prepare.py``, or a JSONL file; ``project:…`` lies in the project's folder.
         more_paths: further answers to train on, of the same kinds; a prompt answered in several is on one side only.
         prompts: gives the prompts whose answers belong into ``path``; used by ``prepare.py`` only.
-        features: ``memory`` (computed once, kept on disk, mapped) or ``online`` (the target runs inside training).
+        features: ``memory`` (computed once, kept on disk, mapped), ``online`` (the target runs inside training) or ``cache``
+            (encoded shards that ``prepare.py stage=features`` has written).
         max_length: tokens after which a conversation is cut.
         batch_size: sequences a rank and step.
         val_samples: held-out samples.
@@ -51,7 +53,9 @@ class DraftDataModule(L.LightningDataModule):
         feature_dtype: of stored features; batches come in float32.
         compute_dtype: of the target's matrix products when features are computed; ``auto`` lets the CPU decide.
         cache_dir: folder of stored features; null for one in the cache that is chosen by their identity.
-        expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet.
+        expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet; also ``teachers`` of each,
+            the tokens that an anchor can be at.
+        codec, last_codec, trim, codec_rank, shard_tokens: of the cache, see :class:`draftlab.data.cache.CacheSettings`.
 
     Raises:
         ValueError: a value outside its range.
@@ -72,6 +76,11 @@ class DraftDataModule(L.LightningDataModule):
         compute_dtype: str = "auto",
         cache_dir: str | None = None,
         expected: dict[str, int] | None = None,
+        codec: str = "bf16",
+        last_codec: str | None = None,
+        trim: str = "teachers",
+        codec_rank: int | None = None,
+        shard_tokens: int = 16384,
     ) -> None:
         super().__init__()
         if features not in FEATURES:
@@ -95,13 +104,14 @@ class DraftDataModule(L.LightningDataModule):
         self.num_workers, self.cache_dir = num_workers, cache_dir
         self.feature_dtype, self.compute_dtype = feature_dtype, compute_dtype
         self.expected = dict(expected or {})
+        self.cache = CacheSettings(codec, last_codec, trim, codec_rank, compute_dtype, shard_tokens=shard_tokens)
         self.samples: list[Sample] = []
         self.counts = SampleCounts()
         self.train_indices: list[int] = []
         self.val_indices: list[int] = []
         self._vocab_size = 0
         self._text_identity: dict[str, Any] = {}
-        self._store: FeatureStore | None = None
+        self._store: FeatureStore | CacheStore | None = None
 
     @property
     def folder(self) -> Path:
@@ -164,14 +174,35 @@ class DraftDataModule(L.LightningDataModule):
         samples = (self.samples[index] for index in self.train_indices)
         return token_counts((sample.input_ids[sample.loss_mask] for sample in samples), self._vocab_size)
 
-    def compute_features(self, target: Any, log_normalizer: bool = True) -> None:
-        """Compute the features of all samples, or open those of an earlier run; does nothing in online mode."""
+    def compute_features(self, target: Any, log_normalizer: bool = True, last_hidden_context: bool = False) -> None:
+        """Compute the features of all samples, or open those of an earlier run; does nothing in online mode.
+
+        Args:
+            log_normalizer: whether the drafter's vocabulary is reduced. last_hidden_context: whether it reads last hidden
+                states as context.
+
+        Raises:
+            ValueError: a cache that is missing, damaged, of another identity, or without the states that are read.
+        """
         if self.features == "online":
+            return
+        if self.features == "cache":
+            if last_hidden_context and self.cache.trim == "teachers":
+                raise ValueError(
+                    "data.trim=teachers keeps last hidden states where they teach only, but this drafter reads them as "
+                    "context; prepare and train with data.trim=span"
+                )
+            self._store = open_cache(target, self.samples, *self.cache_place(target), self.cache)
             return
         settings = FeatureSettings(self.feature_dtype, log_normalizer, self.compute_dtype)
         identity = features_identity(target, self.samples, settings, self._text_identity)
         folder = None if self.cache_dir is None else resolve_path(self.cache_dir)
         self._store = compute_features(target, self.samples, folder, identity, settings)
+
+    def cache_place(self, target: Any) -> tuple[Path, dict[str, Any]]:
+        """Folder and identity of the cache of the loaded samples."""
+        identity = cache_identity(target, self.samples, self.cache, self._text_identity)
+        return cache_folder(None if self.cache_dir is None else resolve_path(self.cache_dir), identity), identity
 
     def train_dataloader(self) -> ResumableLoader:
         """Training batches, shuffled by (seed, epoch), from where the trainer stands."""
@@ -184,8 +215,8 @@ class DraftDataModule(L.LightningDataModule):
     def _loader(self, indices: list[int], seed: int | None, finished: Callable[[], int | None]) -> ResumableLoader:
         if not self.samples:
             raise ValueError("the data was not loaded; call load(spec, tokenizer) before training")
-        if self.features == "memory" and self._store is None:
-            raise ValueError("data.features=memory needs compute_features(target) before training")
+        if self.features != "online" and self._store is None:
+            raise ValueError(f"data.features={self.features} needs compute_features(target) before training")
         trainer = self.trainer
         world_size, rank = (trainer.world_size, trainer.global_rank) if trainer else (1, 0)
         lengths = [len(self.samples[index]) for index in indices]
@@ -215,7 +246,7 @@ class BatchMaker:
 
     samples: list[Sample]
     indices: list[int]
-    store: FeatureStore | None
+    store: FeatureStore | CacheStore | None
 
     def __call__(self, rows: Sequence[int]) -> Batch:
         """Rows as a batch, with features where they are stored; no row at all gives one without supervision."""

@@ -66,9 +66,20 @@ def cache_root() -> Path:
 
 def features_identity(target: Any, samples: Sequence[Sample], settings: FeatureSettings, text: dict) -> dict[str, Any]:
     """What must agree for stored features to be this run's; ``text`` names tokenizer, template and max_length."""
+    return {
+        **text_identity(target, samples, text),
+        "format": 1,
+        "feature_dtype": settings.dtype,
+        "compute_dtype": str(compute_dtype(target, settings)),
+        "log_normalizer": settings.log_normalizer,
+        "shard_tokens": settings.shard_tokens,
+    }
+
+
+def text_identity(target: Any, samples: Sequence[Sample], text: dict) -> dict[str, Any]:
+    """The part of an identity that says which states of which target these are, however they are stored."""
     spec = target.spec
     return {
-        "format": 1,
         "target": {
             "name": spec.name,
             "revision": spec.revision,
@@ -77,10 +88,6 @@ def features_identity(target: Any, samples: Sequence[Sample], settings: FeatureS
         },
         "target_layer_ids": list(spec.target_layer_ids),
         **text,
-        "feature_dtype": settings.dtype,
-        "compute_dtype": str(compute_dtype(target, settings)),
-        "log_normalizer": settings.log_normalizer,
-        "shard_tokens": settings.shard_tokens,
         "samples": digest([[sample.id, digest(sample.input_ids.tolist())] for sample in samples]),
     }
 
@@ -155,7 +162,18 @@ class FeatureStore:
 
 def _read_features(target: Any, samples: Sequence[Sample], settings: FeatureSettings) -> dict[str, Tensor]:
     """Features of a shard's samples, concatenated over their tokens."""
-    dtype, compute = DTYPES[settings.dtype], compute_dtype(target, settings)
+    tensors = read_states(target, samples, settings, DTYPES[settings.dtype])
+    if settings.log_normalizer:
+        compute = compute_dtype(target, settings)
+        tensors["log_normalizer"] = _log_normalizer(target, samples, tensors["last_hidden"], compute)
+    return tensors
+
+
+def read_states(
+    target: Any, samples: Sequence[Sample], settings: FeatureSettings, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """``features`` [K, M*D] and ``last_hidden`` [K, D] of all K tokens of ``samples``, in ``dtype`` on the CPU."""
+    compute = compute_dtype(target, settings)
     parts: dict[str, list[Tensor]] = {"features": [], "last_hidden": []}
     per_batch = max(1, settings.batch_tokens // max(map(len, samples)))
     for first in range(0, len(samples), per_batch):
@@ -165,10 +183,7 @@ def _read_features(target: Any, samples: Sequence[Sample], settings: FeatureSett
         real = batch.attention_mask
         parts["features"].append(batch.features[real].to("cpu", dtype))
         parts["last_hidden"].append(batch.last_hidden[real].to("cpu", dtype))
-    tensors = {name: torch.cat(values) for name, values in parts.items()}
-    if settings.log_normalizer:
-        tensors["log_normalizer"] = _log_normalizer(target, samples, tensors["last_hidden"], compute)
-    return tensors
+    return {name: torch.cat(values) for name, values in parts.items()}
 
 
 def _log_normalizer(target: Any, samples: Sequence[Sample], last_hidden: Tensor, compute: torch.dtype) -> Tensor:

@@ -120,7 +120,8 @@ def load_basis(path: Path, layers: int) -> Basis:
         return Basis(tensors["mean"], tensors["directions"], layers)
     except (OSError, SafetensorError, KeyError) as error:
         raise ValueError(
-            f"{path} is not a whole basis of data.codec={NAME}: {error}; prepare the features again"
+            f"{path} is not a whole basis of data.codec={NAME}: {error}; remove it and run "
+            "prepare.py stage=features again"
         ) from None
 
 

@@ -42,6 +42,8 @@ class MTP(ChainDrafter):
         ValueError: any head but ``none``, the 1+N layout, or sizes that do not fit together.
     """
 
+    reads_last_hidden = True
+
     def __init__(
         self,
         spec: TargetSpec,

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from draftlab.data.cache import CODEC_NAMES, IDS_AND_MASK, CacheSettings, planned_bytes
+
 GB, TB = 1e9, 1e12
 LOCAL_DISK = 4 * TB  # stored features beyond that are no advice
-IDS_AND_MASK = 4 + 1  # bytes a token: int32 id, one mask byte
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Workload:
         batch_size: sequences in memory at a time, per device. accumulate: micro-batches a step. devices: ranks.
         epochs: -1 if ``max_steps`` ends training. max_steps: -1 if ``epochs`` does.
         features: data.features. mixed: bf16 compute with float32 master weights. chunk_blocks: of the loss.
+        cache: data.codec and its like. teachers: tokens of a conversation that an anchor can be at; None: unknown.
     """
 
     samples: int
@@ -45,6 +47,8 @@ class Workload:
     features: str
     mixed: bool
     chunk_blocks: int | None
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    teachers: float | None = None
 
     @property
     def sequences_per_step(self) -> int:
@@ -100,6 +104,8 @@ def workload(data, settings: Mapping[str, Any], chunk_blocks: int | None, mixed:
         features=data.features,
         mixed=mixed,
         chunk_blocks=chunk_blocks,
+        cache=data.cache,
+        teachers=data.expected.get("teachers"),
     )
 
 
@@ -239,13 +245,32 @@ def _cache(plan: Plan) -> Table:
     table.add_row(
         "memory (computed once, kept on the local disk)", f"{plan.cache_per_token:,}", _size(plan.cache_total)
     )
-    table.add_row(
-        f"cache (shards): {spec.num_features} + 1 states × {spec.hidden_size:,} × 2 B = {hidden:,} B, and ids and mask",
-        f"{plan.cache_per_token:,}",
-        _size(plan.cache_total),
-    )
-    table.caption = f"chosen: data.features={work.features}"
+    for codec, total in codec_totals(spec, work).items():
+        text = f"cache, data.codec={codec}"
+        if codec == "bf16":
+            text += f": {spec.num_features} + 1 states × {spec.hidden_size:,} × 2 B = {hidden:,} B, and ids and mask"
+        per_token = total / (work.samples * work.tokens)
+        table.add_row(text, f"{per_token:,.0f}", _size(total))
+    trimmed = "no token trimmed" if work.teachers is None else f"{work.teachers:,.0f} tokens of each can teach"
+    table.caption = f"chosen: data.features={work.features} data.codec={work.cache.codec}; {trimmed}"
     return table
+
+
+def codec_totals(spec, work: Workload) -> dict[str, float]:
+    """Bytes of the whole cache by ``data.codec``; the chosen one with its own ``last_codec`` and rank."""
+    chosen = work.cache
+    return {
+        codec: planned_bytes(
+            chosen
+            if codec == chosen.codec
+            else CacheSettings(codec, trim=chosen.trim, shard_tokens=chosen.shard_tokens),
+            spec,
+            work.samples,
+            work.tokens,
+            work.teachers,
+        )
+        for codec in CODEC_NAMES
+    }
 
 
 def _size(size: float) -> str:
