@@ -72,7 +72,7 @@ def test_loader_processes_read_the_same(target, answers):
 def test_a_drafter_that_reads_last_hidden_states_refuses_a_cache_that_trimmed_them(target, answers):
     data = loaded(target, answers, "cache")
     assert fitting.named_module(target, "mtp").drafter.reads_last_hidden
-    with pytest.raises(ValueError, match="data.trim=teachers keeps last hidden states where they teach only"):
+    with pytest.raises(ValueError, match=r"data\.trim=teachers keeps last hidden states where they teach only"):
         data.compute_features(target, last_hidden_context=True)
 
 

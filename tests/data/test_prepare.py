@@ -137,7 +137,13 @@ def test_prompts_that_stand_in_evaluation_prompts_are_not_asked(prepare, target_
 def test_answers_become_a_feature_cache_by_a_second_command(prepare, target_folder, tmp_path, capsys):
     given = overrides(target_folder, tmp_path / "answers")
     run(prepare, *given)
-    cache = ["stage=features", "data.features=cache", "data.codec=int4", f"data.cache_dir={tmp_path / 'cache'}"]
+    cache = [
+        "stage=features",
+        "data.val_samples=2",
+        "data.features=cache",
+        "data.codec=int4",
+        f"data.cache_dir={tmp_path / 'cache'}",
+    ]
     run(prepare, *given, *cache)
     manifest = json.loads((tmp_path / "cache" / "manifest.json").read_text())
     assert manifest["identity"]["codec"] == "int4" and manifest["counts"]["samples"] > 0
