@@ -7,7 +7,8 @@ stores the target's states over them for ``data.features=cache``.
     torchrun --nproc-per-node=8 src/prepare.py stage=features data.features=cache predict.devices=8 predict.strategy=ddp
 
 The prompts and the folder are those of the ``data`` choice, less what stands in evaluation prompts
-(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the answers. Stop it at any moment; the same command goes on.
+(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the answers.
+Stop it at any moment; the same command goes on.
 """
 
 from __future__ import annotations
