@@ -13,7 +13,8 @@ import torch
 
 from drafting import make_head
 from draftlab.blocks import BlockSpec
-from draftlab.data.datamodule import BatchMaker, DraftDataModule
+from draftlab.data.batches import BatchMaker
+from draftlab.data.datamodule import DraftDataModule
 from draftlab.drafters import MTP, DSpark, Eagle3
 from draftlab.losses import Confidence, CrossEntropy, DraftLoss, SoftCrossEntropy, TotalVariation
 from draftlab.training import DrafterModule, OptimizerSettings

@@ -12,6 +12,11 @@ An *anchor* is a position a whose own token and next token are both supervised. 
 Supervision of a block is a contiguous prefix: it stops at the first unsupervised or missing label. A block attends, in
 both directions, to itself and to context *strictly before* its anchor, and to nothing of other blocks.
 
+In a *packed* batch a row holds several documents one behind the other. Anchors are indices of the row there, s is the index at
+which the anchor's document begins, and nothing crosses its ends: positions are counted from s, supervision stops at the
+document's last token, context is s … a-1. Anchors are drawn for each document as if it stood in a row of its own, so that packing
+changes no number but by rounding.
+
 A *chain* (Eagle3, MTP) drafts slot after slot over pairs of a state of the target and a token, one apart:
 
     pair t (from 0)          the target's state at t, the token t+1, RoPE position t; it predicts token t+2
@@ -31,7 +36,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlab.types import Batch, Blocks
+from draftlab.types import Batch, Blocks, document_places
 
 
 @dataclass(frozen=True)
@@ -114,19 +119,26 @@ def anchor_candidates(loss_mask: Tensor) -> Tensor:
 
 
 def draw_anchors(
-    loss_mask: Tensor, num_anchors: int, generator: torch.Generator | None = None
+    loss_mask: Tensor,
+    num_anchors: int,
+    generator: torch.Generator | None = None,
+    document_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Draw up to ``num_anchors`` anchors a sequence, uniformly without replacement, sorted by position.
+    """Draw up to ``num_anchors`` anchors a document, uniformly without replacement, sorted by position.
 
     Args:
         loss_mask: bool [B, T].
-        num_anchors: the most anchors of one sequence.
+        num_anchors: the most anchors of one document.
         generator: CPU generator of the draw, so that a step can be repeated exactly on any device.
+        document_ids: [B, T] of a packed batch, which gets the anchors that its documents would get in rows of their own; None:
+            every row is one document.
 
     Returns:
-        ``anchors`` int64 [B, N] and ``valid`` bool [B, N], where N <= ``num_anchors`` is the most that any row has, at
-        least 1; filler entries are at the right with anchor 0.
+        ``anchors`` int64 [B, N] and ``valid`` bool [B, N], where N is the most that any row has, at least 1; filler entries are
+        at the right with anchor 0.
     """
+    if document_ids is not None:
+        return _draw_packed(loss_mask, num_anchors, generator, document_ids)
     candidates = anchor_candidates(loss_mask).cpu()
     num = int(candidates.sum(-1).amax().clamp(1, num_anchors)) if candidates.numel() else 1
     keys = torch.rand(candidates.shape, generator=generator).masked_fill(~candidates, -1.0)
@@ -137,6 +149,23 @@ def draw_anchors(
     return order.masked_fill(~valid, 0).to(loss_mask.device), valid.to(loss_mask.device)
 
 
+def _draw_packed(
+    loss_mask: Tensor, num_anchors: int, generator: torch.Generator | None, document_ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`draw_anchors` over the documents [S, L] of rows [B, T], and what was drawn put back into the rows."""
+    places = document_places(document_ids.cpu())  # flat indices of the rows
+    alone = (loss_mask.cpu().flatten()[places.clamp_min(0)]) & (places >= 0)
+    anchors, valid = draw_anchors(alone, num_anchors, generator)
+    drawn = places.gather(1, anchors)[valid].sort().values
+    rows, columns = drawn // loss_mask.shape[1], drawn % loss_mask.shape[1]
+    counts = torch.bincount(rows, minlength=len(loss_mask))
+    slots = torch.arange(len(drawn)) - (counts.cumsum(0) - counts)[rows]
+    filled = torch.arange(max(1, int(counts.max()))) < counts.unsqueeze(-1)
+    merged = torch.zeros(filled.shape, dtype=torch.int64)
+    merged[rows, slots] = columns
+    return merged.to(loss_mask.device), filled.to(loss_mask.device)
+
+
 def lay_out(batch: Batch, anchors: Tensor, valid: Tensor, spec: BlockSpec, mask_token_id: int) -> Blocks:
     """Lay out the blocks of ``anchors`` [B, N] over ``batch``: inputs, labels, supervision, weights (cases 3, 4)."""
     num_tokens = batch.input_ids.shape[1]
@@ -144,17 +173,22 @@ def lay_out(batch: Batch, anchors: Tensor, valid: Tensor, spec: BlockSpec, mask_
     teacher = anchors.unsqueeze(-1) + slots  # [B, N, G], a+k
     inside = teacher + 1 < num_tokens
     supervised = _gather(batch.loss_mask, (teacher + 1).clamp_max(num_tokens - 1)) & inside & valid.unsqueeze(-1)
+    starts = _gather(batch.starts, anchors).masked_fill(~valid, 0)
+    if batch.document_ids is not None:
+        label_document = _gather(batch.document_ids, (teacher + 1).clamp_max(num_tokens - 1))
+        supervised &= label_document == _gather(batch.document_ids, anchors).unsqueeze(-1)
     label_mask = supervised.cumprod(-1).bool()
     teacher = teacher.clamp_max(num_tokens - 1)
     labels = _gather(batch.input_ids, (teacher + 1).clamp_max(num_tokens - 1))
     previous = _gather(batch.input_ids, teacher)
     weights = position_weights(spec.block_size, spec.decay_gamma).to(anchors.device) * label_mask
     if spec.equal_sequences:
-        weights = weights / valid.sum(-1).clamp_min(1)[:, None, None]
+        weights = weights / _anchors_of_document(starts, valid, num_tokens).unsqueeze(-1)
     first = _gather(batch.input_ids, anchors)
-    input_ids, positions = block_inputs(first, anchors, spec, mask_token_id)
+    input_ids, positions = block_inputs(first, anchors - starts, spec, mask_token_id)
     return Blocks(
         anchors=anchors,
+        starts=starts,
         valid=valid,
         input_ids=input_ids,
         positions=positions,
@@ -164,6 +198,12 @@ def lay_out(batch: Batch, anchors: Tensor, valid: Tensor, spec: BlockSpec, mask_
         teacher_positions=teacher,
         weights=weights,
     )
+
+
+def _anchors_of_document(starts: Tensor, valid: Tensor, num_tokens: int) -> Tensor:
+    """How many valid anchors [B, N] the document of every anchor has, at least 1."""
+    counts = torch.zeros(len(starts), num_tokens, dtype=torch.int64, device=starts.device)
+    return counts.scatter_add(1, starts, valid.long()).gather(1, starts).clamp_min(1)
 
 
 def block_inputs(anchor: Tensor, anchor_position: Tensor, spec: BlockSpec, mask_token_id: int) -> tuple[Tensor, Tensor]:
@@ -184,13 +224,19 @@ def slot_positions(anchors: Tensor, block_size: int) -> Tensor:
 
 
 def attention_rule(
-    anchors: Tensor, valid: Tensor, num_inputs: int, context_mask: Tensor, num_queries: int | None = None
+    anchors: Tensor,
+    valid: Tensor,
+    num_inputs: int,
+    context_mask: Tensor,
+    num_queries: int | None = None,
+    starts: Tensor | None = None,
 ) -> Tensor:
     """Who may attend whom in training: bool [B, N*Q, T + N*I], keys ordered context first, then all block inputs.
 
     Args:
         anchors: [B, N]; valid: bool [B, N]; num_inputs: I; context_mask: bool [B, T], True on real tokens.
         num_queries: Q, inputs of a block that ask; None: all of them.
+        starts: [B, N], index of the first token of each anchor's document; None: every row is one document.
 
     A filler block still sees itself, so that its softmax is finite.
     """
@@ -198,6 +244,8 @@ def attention_rule(
     num_queries = num_queries or num_inputs
     positions = torch.arange(context_mask.shape[1], device=anchors.device)
     context = (positions < anchors.unsqueeze(-1)) & context_mask.unsqueeze(1) & valid.unsqueeze(-1)  # [B, N, T]
+    if starts is not None:
+        context &= positions >= starts.unsqueeze(-1)
     context = context.repeat_interleave(num_queries, dim=1)
     blocks = torch.arange(num_anchors, device=anchors.device)
     asking, asked = blocks.repeat_interleave(num_queries), blocks.repeat_interleave(num_inputs)
@@ -205,13 +253,22 @@ def attention_rule(
     return torch.cat([context, own], dim=-1)
 
 
-def pair_rule(pair_mask: Tensor) -> Tensor:
+def real_pairs(batch: Batch) -> Tensor:
+    """Bool [B, T-1]: pairs (state at t, token t+1) of two real tokens of one document."""
+    pairs = batch.attention_mask[:, :-1] & batch.attention_mask[:, 1:]
+    return pairs if batch.document_ids is None else pairs & (batch.document_ids[:, :-1] == batch.document_ids[:, 1:])
+
+
+def pair_rule(pair_mask: Tensor, document_ids: Tensor | None = None) -> Tensor:
     """Which pairs a chain's true pairs may attend, causally: bool [B, P, P] from ``pair_mask`` [B, P], True on real ones.
 
-    A pair that is not real still sees itself, so that its softmax is finite.
+    ``document_ids`` [B, P] of the pairs' states, in a packed batch, keep them inside their document. A pair that is not real
+    still sees itself, so that its softmax is finite.
     """
     index = torch.arange(pair_mask.shape[1], device=pair_mask.device)
     causal = index <= index.unsqueeze(-1)
+    if document_ids is not None:
+        causal = causal & (document_ids.unsqueeze(1) == document_ids.unsqueeze(2))
     return (causal & pair_mask.unsqueeze(1)) | (index == index.unsqueeze(-1))
 
 

@@ -21,6 +21,17 @@ import torch
 from torch import Tensor
 
 
+def document_places(document_ids: Tensor) -> Tensor:
+    """Where the documents of packed rows [B, T] lie: flat indices b·T + t of every document's tokens, [S, L], -1 behind its end."""
+    flat = document_ids.flatten()
+    places = (flat >= 0).nonzero().squeeze(-1)
+    documents = flat[places]
+    counts = torch.bincount(documents)
+    order = torch.sort(documents, stable=True).indices  # a document's tokens stay in order
+    filled = torch.arange(int(counts.max()), device=flat.device) < counts.unsqueeze(-1)
+    return torch.full(filled.shape, -1, device=flat.device).masked_scatter(filled, places[order])
+
+
 class _Movable:
     """Gives a dataclass of tensors a ``to`` method; non-tensors are kept as they are."""
 
@@ -38,6 +49,9 @@ class _Movable:
 class Batch(_Movable):
     """Right-padded conversations and, once the target has read them, its features.
 
+    In a *packed* batch (:mod:`draftlab.data.packing`) a row holds several conversations, its *documents*, one behind the other.
+    ``document_ids`` number them over the whole batch in the order of ``sample_ids``; S documents are then more than B rows.
+
     ``features`` are the raw outputs of the tapped decoder layers, concatenated in the order of ``target_layer_ids``;
     ``last_hidden`` is the target's last hidden state *after* its final norm; ``log_normalizer`` is log Σ_v exp(logit_v)
     over the whole vocabulary V at temperature 1, so that p_t(v) of single tokens needs no full row of logits.
@@ -49,13 +63,30 @@ class Batch(_Movable):
     features: Tensor | None = None  # [B, T, M*D]
     last_hidden: Tensor | None = None  # [B, T, D]
     log_normalizer: Tensor | None = None  # [B, T] float32
+    document_ids: Tensor | None = None  # [B, T] int64, 0..S-1 and -1 on padding; None where every row is one document
     sample_ids: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
 
     @property
+    def starts(self) -> Tensor:
+        """Index in the row of the first token of every token's document, [B, T]; 0 where every row is one document."""
+        if self.document_ids is None:
+            return torch.zeros_like(self.input_ids)
+        first = torch.ones_like(self.attention_mask)
+        first[:, 1:] = self.document_ids[:, 1:] != self.document_ids[:, :-1]
+        return torch.where(first, self._indices, 0).cummax(-1).values
+
+    @property
     def positions(self) -> Tensor:
-        """Token positions [B, T]: padding stands at the right, so a token's position is its index."""
-        return torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
+        """Token positions in their documents: [1, T] where they are the same in all rows, else (packed) [B, T].
+
+        Padding stands at the right, so without packing a token's position is its index.
+        """
+        return self._indices if self.document_ids is None else self._indices - self.starts
+
+    @property
+    def _indices(self) -> Tensor:
+        return torch.arange(self.input_ids.shape[1], device=self.input_ids.device).unsqueeze(0)
 
 
 @dataclass(frozen=True)
@@ -66,10 +97,11 @@ class Blocks(_Movable):
     position a+k is its teacher. Slots without supervision hold token 0 and weight 0.
     """
 
-    anchors: Tensor  # [B, N] int64 positions
+    anchors: Tensor  # [B, N] int64, index in the row (the position in its document is anchors - starts)
+    starts: Tensor  # [B, N] int64, index of the first token of the anchor's document; 0 where a row is one document
     valid: Tensor  # [B, N] bool; False marks a filler block of a sequence with fewer than N anchors
     input_ids: Tensor  # [B, N, I] int64; the anchor's token, then mask tokens
-    positions: Tensor  # [B, N, I] int64; a, a+1, …
+    positions: Tensor  # [B, N, I] int64; a, a+1, … counted in the document
     previous: Tensor  # [B, N, G] int64; true previous token of each slot (teacher forcing)
     labels: Tensor  # [B, N, G] int64
     label_mask: Tensor  # [B, N, G] bool; a contiguous prefix of every block

@@ -11,27 +11,24 @@ resuming and stored features are the matter of loaders.py and features.py. The m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from draftlab.data.batches import BatchMaker, PackedMaker
 from draftlab.data.cache import CacheSettings, CacheStore, cache_folder, cache_identity, open_cache
 from draftlab.data.chat import Chat
-from draftlab.data.features import DTYPES, FeatureSettings, FeatureStore, collate, compute_features, features_identity
+from draftlab.data.features import DTYPES, FeatureSettings, FeatureStore, compute_features, features_identity
 from draftlab.data.files import digest, resolve_path
 from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader
+from draftlab.data.packing import padding_share
 from draftlab.data.prompts import Prompt
 from draftlab.data.responses import read_manifest
 from draftlab.data.samples import Sample, SampleCounts, read_samples
 from draftlab.data.vocabulary import token_counts
-from draftlab.types import Batch
 
 FEATURES = ("online", "memory", "cache")
 
@@ -56,6 +53,8 @@ class DraftDataModule(L.LightningDataModule):
         expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet; also ``teachers`` of each,
             the tokens that an anchor can be at.
         codec, last_codec, trim, codec_rank, shard_tokens: of the cache, see :class:`draftlab.data.cache.CacheSettings`.
+        packing: tokens of a row in which several conversations of a training batch stand one behind the other; null pads each
+            to a row of its own. Held-out batches are never packed.
 
     Raises:
         ValueError: a value outside its range.
@@ -81,8 +80,13 @@ class DraftDataModule(L.LightningDataModule):
         trim: str = "teachers",
         codec_rank: int | None = None,
         shard_tokens: int = 16384,
+        packing: int | None = None,
     ) -> None:
         super().__init__()
+        if packing is not None and (not isinstance(packing, int) or packing < max_length):
+            raise ValueError(
+                f"data.packing must be null or the tokens of a row, at least data.max_length={max_length}, got {packing!r}"
+            )
         if features not in FEATURES:
             raise ValueError(f"data.features must be one of {', '.join(FEATURES)}, got {features!r}")
         if feature_dtype not in DTYPES:
@@ -103,8 +107,8 @@ class DraftDataModule(L.LightningDataModule):
         self.max_length, self.batch_size, self.val_samples, self.seed = max_length, batch_size, val_samples, seed
         self.num_workers, self.cache_dir = num_workers, cache_dir
         self.feature_dtype, self.compute_dtype = feature_dtype, compute_dtype
-        self.expected = dict(expected or {})
         self.cache = CacheSettings(codec, last_codec, trim, codec_rank, compute_dtype, shard_tokens=shard_tokens)
+        self.expected, self.packing = dict(expected or {}), packing
         self.samples: list[Sample] = []
         self.counts = SampleCounts()
         self.train_indices: list[int] = []
@@ -166,6 +170,7 @@ class DraftDataModule(L.LightningDataModule):
             "max_length": self.max_length,
         }
         print(f"{len(self.train_indices)} samples to train on, {len(self.val_indices)} held out", flush=True)
+        print(self._padding_text(), flush=True)
         self._warn_of_other_target(spec)
         return self
 
@@ -206,13 +211,15 @@ class DraftDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Training batches, shuffled by (seed, epoch), from where the trainer stands."""
-        return self._loader(self.train_indices, self.seed, lambda: finished_batches(self.trainer))
+        return self._loader(self.train_indices, self.seed, lambda: finished_batches(self.trainer), self.packing)
 
     def val_dataloader(self) -> ResumableLoader | list:
         """Held-out batches, always the same in the same order."""
         return self._loader(self.val_indices, None, lambda: 0) if self.val_indices else []
 
-    def _loader(self, indices: list[int], seed: int | None, finished: Callable[[], int | None]) -> ResumableLoader:
+    def _loader(
+        self, indices: list[int], seed: int | None, finished: Callable[[], int | None], packing: int | None = None
+    ) -> ResumableLoader:
         if not self.samples:
             raise ValueError("the data was not loaded; call load(spec, tokenizer) before training")
         if self.features != "online" and self._store is None:
@@ -221,8 +228,19 @@ class DraftDataModule(L.LightningDataModule):
         world_size, rank = (trainer.world_size, trainer.global_rank) if trainer else (1, 0)
         lengths = [len(self.samples[index]) for index in indices]
         plan = BatchPlan(lengths, self.batch_size, seed, world_size, rank)
-        batches = Batches(plan, BatchMaker(self.samples, indices, self._store))
+        maker = BatchMaker(self.samples, indices, self._store)
+        batches = Batches(plan, maker if packing is None else PackedMaker(maker, packing))
         return ResumableLoader(batches, finished, self.num_workers)
+
+    def _padding_text(self) -> str:
+        """How much of a training epoch's batches is padding, in padded rows and, where they are packed, in those."""
+        lengths = [len(self.samples[index]) for index in self.train_indices]
+        plan = BatchPlan(lengths, self.batch_size, self.seed)
+        batches = [[lengths[row] for row in plan.rows(0, index)] for index in range(len(plan))]
+        text = f"padding: {padding_share(batches):.1%} of the tokens of an epoch's batches"
+        if self.packing is None:
+            return f"{text} (data.packing=null)"
+        return f"{text}, {padding_share(batches, self.packing):.1%} in packed rows (data.packing={self.packing})"
 
     def _warn_of_other_target(self, spec: Any) -> None:
         for folder in self.folders:
@@ -238,32 +256,6 @@ class DraftDataModule(L.LightningDataModule):
 def finished_batches(trainer: L.Trainer | None) -> int | None:
     """Training batches whose optimisation has ended, over all epochs; what was fetched ahead does not count."""
     return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress.total.processed
-
-
-@dataclass(frozen=True)
-class BatchMaker:
-    """Makes batches of ``samples[indices[row]]``; sent to loader processes, so it holds no trainer."""
-
-    samples: list[Sample]
-    indices: list[int]
-    store: FeatureStore | CacheStore | None
-
-    def __call__(self, rows: Sequence[int]) -> Batch:
-        """Rows as a batch, with features where they are stored; no row at all gives one without supervision."""
-        if not rows:
-            batch = self([0])
-            return dataclasses.replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
-        indices = [self.indices[row] for row in rows]
-        batch = collate([self.samples[index] for index in indices])
-        if self.store is None:
-            return batch
-        features, last_hidden, normalizer = zip(*(self.store[index] for index in indices), strict=True)
-        return dataclasses.replace(
-            batch,
-            features=_pad(features),
-            last_hidden=_pad(last_hidden),
-            log_normalizer=None if normalizer[0] is None else _pad(normalizer),
-        )
 
 
 def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[int], list[int]]:
@@ -282,8 +274,3 @@ def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[
     while 0 < held_out < len(ranked) and keys[ranked[held_out]] == keys[ranked[held_out - 1]]:
         held_out += 1
     return sorted(ranked[held_out:]), sorted(ranked[:held_out])
-
-
-def _pad(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of unequal length, right-padded with 0, in float32."""
-    return pad_sequence([part.float() for part in parts], batch_first=True)

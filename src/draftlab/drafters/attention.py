@@ -45,8 +45,8 @@ class _Group:
 
     queries: slice  # of the N*Q queries
     inputs: slice  # of the N*I block inputs
-    num_context: int  # context tokens that some block of the group may see
-    mask: Tensor  # [B, 1, q, num_context + i] of the group's q queries and i inputs
+    context: slice  # of the T context tokens: those that some block of the group may see
+    mask: Tensor  # [B, 1, q, c + i] of the group's q queries, c context tokens and i inputs
 
 
 class BlockAttention:
@@ -59,6 +59,7 @@ class BlockAttention:
         context_mask: bool [B, T], True on real tokens.
         blocks_per_group: blocks attended together.
         num_queries: Q, inputs of a block that ask; None: all of them.
+        starts: [B, N], index of the first token of each anchor's document; None: every row is one document.
     """
 
     def __init__(
@@ -69,20 +70,25 @@ class BlockAttention:
         context_mask: Tensor,
         blocks_per_group: int = BLOCKS_PER_GROUP,
         num_queries: int | None = None,
+        starts: Tensor | None = None,
     ) -> None:
         num_queries = num_queries or num_inputs
+        starts = torch.zeros_like(anchors) if starts is None else starts
         self.groups: list[_Group] = []
-        last_anchors = [part.amax() for part in anchors.split(blocks_per_group, dim=1)]
         begin = 0
-        # One transfer tells all context lengths.
-        for num_context in torch.stack(last_anchors).tolist():
+        for first, last in _context_ranges(anchors, starts, valid, blocks_per_group):
             blocks = slice(begin, begin + blocks_per_group)
             mask = attention_rule(
-                anchors[:, blocks], valid[:, blocks], num_inputs, context_mask[:, :num_context], num_queries
+                anchors[:, blocks] - first,
+                valid[:, blocks],
+                num_inputs,
+                context_mask[:, first:last],
+                num_queries,
+                starts[:, blocks] - first,
             )
             end = min(begin + blocks_per_group, anchors.shape[1])
             queries, inputs = (slice(begin * width, end * width) for width in (num_queries, num_inputs))
-            self.groups.append(_Group(queries, inputs, num_context, mask.unsqueeze(1)))
+            self.groups.append(_Group(queries, inputs, slice(first, last), mask.unsqueeze(1)))
             begin = end
 
     def __call__(
@@ -96,10 +102,19 @@ class BlockAttention:
         """
         attended = []
         for group in self.groups:
-            group_keys = torch.cat([context_keys[:, :, : group.num_context], keys[:, :, group.inputs]], dim=2)
-            group_values = torch.cat([context_values[:, :, : group.num_context], values[:, :, group.inputs]], dim=2)
+            group_keys = torch.cat([context_keys[:, :, group.context], keys[:, :, group.inputs]], dim=2)
+            group_values = torch.cat([context_values[:, :, group.context], values[:, :, group.inputs]], dim=2)
             attended.append(attend(queries[:, :, group.queries], group_keys, group_values, group.mask))
         return torch.cat(attended, dim=2)
+
+
+def _context_ranges(anchors: Tensor, starts: Tensor, valid: Tensor, blocks_per_group: int) -> list[tuple[int, int]]:
+    """First and one past the last context token that some block of each group may see. One transfer tells all of them."""
+    last = torch.where(valid, anchors, 0)
+    first = torch.where(valid, torch.minimum(starts, anchors), torch.iinfo(anchors.dtype).max)
+    ends = torch.stack([part.amax() for part in last.split(blocks_per_group, dim=1)])
+    begins = torch.stack([part.amin() for part in first.split(blocks_per_group, dim=1)])
+    return torch.stack([torch.minimum(begins, ends), ends], dim=-1).tolist()
 
 
 class ChainAttention:
@@ -112,11 +127,14 @@ class ChainAttention:
         valid: bool [B, N].
         num_slots: G.
         pair_mask: bool [B, P], True on real pairs.
+        starts: [B, N], index of the first pair of each anchor's document; None: every row is one document.
     """
 
-    def __init__(self, first: Tensor, valid: Tensor, num_slots: int, pair_mask: Tensor) -> None:
+    def __init__(
+        self, first: Tensor, valid: Tensor, num_slots: int, pair_mask: Tensor, starts: Tensor | None = None
+    ) -> None:
         self.slots = [
-            BlockAttention(first, valid, slot + 1, pair_mask, CHAINS_PER_GROUP, num_queries=1)
+            BlockAttention(first, valid, slot + 1, pair_mask, CHAINS_PER_GROUP, num_queries=1, starts=starts)
             for slot in range(num_slots)
         ]
 

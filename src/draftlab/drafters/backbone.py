@@ -92,10 +92,10 @@ class BlockDrafter(LayeredDrafter):
         self._check_features(batch.features)
         num_blocks, num_inputs = blocks.input_ids.shape[1:]
         context = self._context(batch.features)  # [B, T, D]
-        context_rotation = self._rotation(batch.positions[:1])
+        context_rotation = self._rotation(batch.positions)
         x = self._embed(blocks.input_ids.flatten(1))  # [B, N*I, D]
         block_rotation = self._rotation(blocks.positions.flatten(1))
-        attention = BlockAttention(blocks.anchors, blocks.valid, num_inputs, batch.attention_mask)
+        attention = BlockAttention(blocks.anchors, blocks.valid, num_inputs, batch.attention_mask, starts=blocks.starts)
         for layer in self.layers:
             keys, values = layer.self_attn.keys_values(context, context_rotation)
             x = layer(x, block_rotation, partial(attention, context_keys=keys, context_values=values))

@@ -24,7 +24,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from draftlab.blocks import BlockSpec, pair_rule, slot_positions
+from draftlab.blocks import BlockSpec, pair_rule, real_pairs, slot_positions
 from draftlab.drafters.attention import CHAINS_PER_GROUP, ChainAttention, attend
 from draftlab.drafters.cache import DraftCache
 from draftlab.drafters.layered import LayeredDrafter
@@ -95,11 +95,12 @@ class ChainDrafter(LayeredDrafter):
             ValueError: a batch without what the drafter reads of the target.
         """
         states = self.states(batch.features, batch.last_hidden)  # [B, T, D]
-        positions = slot_positions(blocks.anchors, self.block.block_size)  # [B, N, G]
-        pair_mask = batch.attention_mask[:, :-1] & batch.attention_mask[:, 1:]
-        pattern = ChainAttention(positions[..., 0], blocks.valid, self.block.block_size, pair_mask)
+        positions = slot_positions(blocks.anchors - blocks.starts, self.block.block_size)  # [B, N, G], in the document
+        pair_mask = real_pairs(batch)
+        first = positions[..., 0] + blocks.starts
+        pattern = ChainAttention(first, blocks.valid, self.block.block_size, pair_mask, blocks.starts)
         attends = [pattern.layer(*keys_values) for keys_values in self._pairs(states, batch, pair_mask)]
-        state = _states_before(states, blocks.anchors)
+        state = _states_before(states, blocks.anchors, blocks.starts)
         embedded = self._embed(blocks.previous)  # [B, N, G, D]
         outputs = []
         for slot in range(self.block.block_size):
@@ -110,9 +111,10 @@ class ChainDrafter(LayeredDrafter):
     def _pairs(self, states: Tensor, batch: Batch, pair_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Keys and values [B, Hkv, T-1, head_dim] of all true pairs, in each layer, once for all blocks."""
         x = self.pair(states[:, :-1], self._embed(batch.input_ids[:, 1:]))
-        pair_rotation = self._rotation(batch.positions[:1, :-1])
+        pair_rotation = self._rotation(batch.positions[:, :-1])
         written: list[tuple[Tensor, Tensor]] = []
-        visible = pair_rule(pair_mask).unsqueeze(1) if len(self.layers) > 1 else None
+        documents = None if batch.document_ids is None else batch.document_ids[:, :-1]
+        visible = pair_rule(pair_mask, documents).unsqueeze(1) if len(self.layers) > 1 else None
 
         def keep(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             written.append((keys, values))
@@ -199,7 +201,7 @@ class ChainDrafter(LayeredDrafter):
         cache.write(len(self.layers) - 1, rows, positions, keys[0].transpose(0, 1), values[0].transpose(0, 1))
 
 
-def _states_before(states: Tensor, anchors: Tensor) -> Tensor:
-    """g_{a-1} [B, N, D] of states [B, T, D] at anchors [B, N]; zeros where the anchor is the first token."""
+def _states_before(states: Tensor, anchors: Tensor, starts: Tensor) -> Tensor:
+    """g_{a-1} [B, N, D] of states [B, T, D] at anchors [B, N]; zeros where the anchor is the first token of its document."""
     index = (anchors - 1).clamp_min(0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
-    return states.gather(1, index).masked_fill((anchors == 0).unsqueeze(-1), 0.0)
+    return states.gather(1, index).masked_fill((anchors == starts).unsqueeze(-1), 0.0)

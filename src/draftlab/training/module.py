@@ -22,6 +22,7 @@ from torchmetrics import MeanMetric
 
 from draftlab.acceptance import expected_accepted_length
 from draftlab.blocks import draw_anchors, lay_out
+from draftlab.data.packing import into_rows, unpack
 from draftlab.losses import DraftLoss, LossReport
 from draftlab.training.checkpoint import describe, require_same
 from draftlab.training.optim import OptimizerSettings
@@ -67,7 +68,8 @@ class DrafterModule(L.LightningModule):
         """Features, anchors, forward and loss of one batch; ``index`` names the draw within ``stream``."""
         batch = self._with_features(batch)
         generator = torch.Generator().manual_seed(self._draw_seed(stream, index))
-        anchors, valid = draw_anchors(batch.loss_mask, self.drafter.block.num_anchors, generator)
+        num_anchors = self.drafter.block.num_anchors
+        anchors, valid = draw_anchors(batch.loss_mask, num_anchors, generator, batch.document_ids)
         blocks = lay_out(batch, anchors, valid, self.drafter.block, self.drafter.spec.mask_token_id)
         output = self.drafter(batch, blocks)
         return blocks, output, self.loss(self.drafter, output, blocks, batch)
@@ -79,7 +81,11 @@ class DrafterModule(L.LightningModule):
             raise ValueError(
                 "the batch has no target features and no target is at hand; use data.features=memory or online"
             )
-        return self.target.read(batch, log_normalizer=self.drafter.draft_ids is not None)
+        normalizer = self.drafter.draft_ids is not None
+        if batch.document_ids is None:
+            return self.target.read(batch, log_normalizer=normalizer)
+        # Documents are read apart: exact for every architecture, whatever it makes of positions and masks.
+        return into_rows(self.target.read(unpack(batch), log_normalizer=normalizer), batch.document_ids)
 
     def _draw_seed(self, stream: int, index: int) -> int:
         """One 63-bit seed per (seed, stream, rank, index); SplitMix64's odd constant spreads neighbours apart."""
