@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.training import DrafterModule
+from draftlab.training.acceleration import accelerate
 from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
 from draftlab.training.run import (
@@ -55,10 +56,9 @@ def main(cfg: DictConfig) -> None:
 
         check_evaluation(cfg.evaluation, parts.drafter)
     device = pick_device(cfg.trainer.settings.accelerator)
+    accelerate(parts.drafter, cfg.trainer.attention, cfg.trainer.compile, device)
     folder = Path(HydraConfig.get().runtime.output_dir)
     checkpoint = find_resume(folder, cfg.resume)
-    if checkpoint is not None:
-        check_resume(parts.drafter, checkpoint)
     trainer = hydra.utils.instantiate(
         cfg.trainer.settings,
         precision=pick_precision(cfg.trainer.settings.precision, device),
@@ -66,6 +66,8 @@ def main(cfg: DictConfig) -> None:
         logger=list(hydra.utils.instantiate(cfg.logger).values()),
         default_root_dir=str(folder),
     )
+    if checkpoint is not None:
+        check_resume(parts.drafter, checkpoint, trainer.world_size)
     L.seed_everything(cfg.seed, verbose=False)
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
@@ -76,7 +78,7 @@ def main(cfg: DictConfig) -> None:
     try:
         fit(trainer, module, data, checkpoint)
         print(f"checkpoints: {folder / 'checkpoints'}")
-        if cfg.evaluate_after:
+        if cfg.evaluate_after and trainer.is_global_zero:
             from draftlab.report.online import log_report
             from evaluate import evaluate_run
 

@@ -50,6 +50,7 @@ def entry(main: Callable) -> Callable:
         for message in NOISE:
             warnings.filterwarnings("ignore", message=message)
         keep_freed_memory()
+        _silence_other_ranks()
         _terminate_as_interrupt()
         try:
             return main(*args, **kwargs)
@@ -75,6 +76,13 @@ def entry(main: Callable) -> Callable:
 def _how_to_go_on(cfg: DictConfig | None = None, *_) -> str:
     """In words; a script whose configuration ``cfg`` has a ``resume`` that is off starts anew without it."""
     return f"{KEPT} with resume=true to go on." if cfg and cfg.get("resume") is False else f"{KEPT} to go on."
+
+
+def _silence_other_ranks() -> None:
+    """Of several processes of one run, as torchrun, SLURM or Lightning start them, only the first prints; errors still show."""
+    ranks = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+    if next((rank for rank in ranks if rank is not None), "0") != "0":
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 def _terminate_as_interrupt() -> None:

@@ -3,7 +3,8 @@
 The rule is :func:`draftlab.blocks.attention_rule`. Evaluated as one mask over all N·I queries and T + N·I keys, most
 of the work is masked away; blocks are therefore taken a few at a time, in order of their anchors, each group with the
 context that its last anchor may see and its own keys only. The result is the same. A chain (Eagle3, MTP) asks with one
-slot of each block at a time. The module knows nothing of layers or weights.
+slot of each block at a time. :class:`FlexBlockAttention` gives the same to FlexAttention, which skips what is masked by itself and
+trains on CUDA only. The module knows nothing of layers or weights.
 
     attention = BlockAttention(anchors, valid, num_inputs, context_mask)
     attended = attention(queries, keys, values, context_keys, context_values)
@@ -11,11 +12,14 @@ slot of each block at a time. The module knows nothing of layers or weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from draftlab.blocks import attention_rule
 
@@ -117,6 +121,51 @@ def _context_ranges(anchors: Tensor, starts: Tensor, valid: Tensor, blocks_per_g
     return torch.stack([torch.minimum(begins, ends), ends], dim=-1).tolist()
 
 
+class FlexBlockAttention:
+    """The pattern of :class:`BlockAttention`, with the same arguments, through FlexAttention.
+
+    It has no backward pass on a CPU; there its forward pass makes all scores, and serves to compare.
+    """
+
+    def __init__(
+        self,
+        anchors: Tensor,
+        valid: Tensor,
+        num_inputs: int,
+        context_mask: Tensor,
+        num_queries: int | None = None,
+        starts: Tensor | None = None,
+    ) -> None:
+        num_queries = num_queries or num_inputs
+        starts = torch.zeros_like(anchors) if starts is None else starts
+        num_rows, num_tokens = context_mask.shape
+
+        def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            block = query // num_queries
+            seen = (key >= starts[row, block]) & (key < anchors[row, block]) & valid[row, block]
+            own = (key >= num_tokens) & ((key - num_tokens) // num_inputs == block)
+            return (seen & context_mask[row, key.clamp_max(num_tokens - 1)]) | own
+
+        lengths = anchors.shape[1] * num_queries, num_tokens + anchors.shape[1] * num_inputs
+        self.mask = create_block_mask(rule, num_rows, None, *lengths, device=anchors.device)
+
+    def __call__(
+        self, queries: Tensor, keys: Tensor, values: Tensor, context_keys: Tensor, context_values: Tensor
+    ) -> Tensor:
+        """Attended values [B, H, N*Q, head_dim]; arguments as of :class:`BlockAttention`."""
+        values = torch.cat([context_values, values], dim=2)
+        # Under autocast the norms of queries and keys are float32; FlexAttention wants one dtype.
+        keys = torch.cat([context_keys, keys], dim=2).to(values.dtype)
+        run = _compiled_flex() if queries.device.type == "cuda" else flex_attention
+        grouped = queries.shape[1] != keys.shape[1]
+        return run(queries.to(values.dtype), keys, values, block_mask=self.mask, enable_gqa=grouped)
+
+
+@cache
+def _compiled_flex():
+    return torch.compile(flex_attention, dynamic=True)
+
+
 class ChainAttention:
     """The attention pattern of one batch of chains, slot after slot, shared by all layers.
 
@@ -128,14 +177,21 @@ class ChainAttention:
         num_slots: G.
         pair_mask: bool [B, P], True on real pairs.
         starts: [B, N], index of the first pair of each anchor's document; None: every row is one document.
+        kind: attention of one slot, with the arguments of :class:`BlockAttention`; None: that, in groups of many blocks.
     """
 
     def __init__(
-        self, first: Tensor, valid: Tensor, num_slots: int, pair_mask: Tensor, starts: Tensor | None = None
+        self,
+        first: Tensor,
+        valid: Tensor,
+        num_slots: int,
+        pair_mask: Tensor,
+        starts: Tensor | None = None,
+        kind: Callable | None = None,
     ) -> None:
+        kind = kind or partial(BlockAttention, blocks_per_group=CHAINS_PER_GROUP)
         self.slots = [
-            BlockAttention(first, valid, slot + 1, pair_mask, CHAINS_PER_GROUP, num_queries=1, starts=starts)
-            for slot in range(num_slots)
+            kind(first, valid, slot + 1, pair_mask, num_queries=1, starts=starts) for slot in range(num_slots)
         ]
 
     def layer(self, pair_keys: Tensor, pair_values: Tensor) -> ChainLayerAttention:

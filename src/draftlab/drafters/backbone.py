@@ -95,7 +95,9 @@ class BlockDrafter(LayeredDrafter):
         context_rotation = self._rotation(batch.positions)
         x = self._embed(blocks.input_ids.flatten(1))  # [B, N*I, D]
         block_rotation = self._rotation(blocks.positions.flatten(1))
-        attention = BlockAttention(blocks.anchors, blocks.valid, num_inputs, batch.attention_mask, starts=blocks.starts)
+        attention = (self.attention or BlockAttention)(
+            blocks.anchors, blocks.valid, num_inputs, batch.attention_mask, starts=blocks.starts
+        )
         for layer in self.layers:
             keys, values = layer.self_attn.keys_values(context, context_rotation)
             x = layer(x, block_rotation, partial(attention, context_keys=keys, context_values=values))

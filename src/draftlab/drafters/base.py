@@ -67,6 +67,7 @@ class Drafter(nn.Module, ABC):
                 f"got {draft_vocab_size}; write null to draft over the whole vocabulary"
             )
         self.spec, self.block = spec, block
+        self.family = type(self).__name__  # a strategy that shards weights puts a class of its own in front
         self.draft_vocab_size = draft_vocab_size or spec.vocab_size
         object.__setattr__(self, "ends", None)  # not a submodule: a cast of the drafter must not cast the target
         self.markov_head = head(

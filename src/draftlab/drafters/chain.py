@@ -98,7 +98,8 @@ class ChainDrafter(LayeredDrafter):
         positions = slot_positions(blocks.anchors - blocks.starts, self.block.block_size)  # [B, N, G], in the document
         pair_mask = real_pairs(batch)
         first = positions[..., 0] + blocks.starts
-        pattern = ChainAttention(first, blocks.valid, self.block.block_size, pair_mask, blocks.starts)
+        num_slots = self.block.block_size
+        pattern = ChainAttention(first, blocks.valid, num_slots, pair_mask, blocks.starts, self.attention)
         attends = [pattern.layer(*keys_values) for keys_values in self._pairs(states, batch, pair_mask)]
         state = _states_before(states, blocks.anchors, blocks.starts)
         embedded = self._embed(blocks.previous)  # [B, N, G, D]

@@ -45,6 +45,7 @@ class LayeredDrafter(Drafter):
     """
 
     hidden_norm: nn.Module | None  # of what the target's features become; None where they are not normed
+    attention: Callable | None = None  # of training blocks, in place of BlockAttention; takes the same arguments
     state_size: int = 0  # width of the target's state that decoding keeps for the next round
 
     def __init__(

@@ -152,9 +152,18 @@ class DraftLayer(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """Block states [B, L, D] after this layer; ``attend`` joins them with their context."""
+        return self.after(x, attend(*self.before(x, rotation)))
+
+    # The two halves around attention; torch.compile takes each whole (draftlab.training.acceleration).
+
+    def before(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, L, head_dim], keys and values [B, Hkv, L, head_dim] of x [B, L, D]."""
         normed = self.normed(x)
-        queries = self.self_attn.queries(normed, rotation)
-        x = self.residual(x) + self.self_attn.output(attend(queries, *self.self_attn.keys_values(normed, rotation)))
+        return self.self_attn.queries(normed, rotation), *self.self_attn.keys_values(normed, rotation)
+
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The layer's output [B, L, D] from its input and the attended values [B, H, L, head_dim]."""
+        x = self.residual(x) + self.self_attn.output(attended)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:

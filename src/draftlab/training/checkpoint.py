@@ -27,7 +27,7 @@ def describe(drafter) -> dict[str, Any]:
     """Everything that must agree for the weights of ``drafter`` to mean anything, in plain types."""
     spec, block = drafter.spec, drafter.block
     return {
-        "drafter": type(drafter).__name__,
+        "drafter": drafter.family,
         "head": type(drafter.markov_head).__name__,
         "confidence_head": drafter.has_confidence,
         "confidence_input": getattr(drafter, "confidence_input", "normed"),
@@ -61,6 +61,21 @@ def require_same(drafter, found: Mapping[str, Any], what: str) -> None:
     if different:
         raise ValueError(
             f"{what} was trained for something else ({'; '.join(different)}); use it with its own configuration"
+        )
+
+
+def require_world_size(checkpoint: Mapping[str, Any], world_size: int) -> None:
+    """Refuse to go on with another number of processes than wrote ``checkpoint``; older ones do not say and were written by one.
+
+    Raises:
+        ValueError: another number.
+    """
+    found = checkpoint.get("world_size", 1)
+    if found != world_size:
+        raise ValueError(
+            f"the checkpoint to resume was written by {found} process{'es' if found > 1 else ''}, this run has {world_size}: which "
+            "samples are still to come in the epoch and which anchors are drawn depends on that number, so going on would repeat "
+            f"some samples and leave out others; set trainer.settings.devices × num_nodes to {found}, or start anew with run_name=…"
         )
 
 

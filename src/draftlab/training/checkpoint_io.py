@@ -25,6 +25,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left_over in path.parent.glob("*.partial"):  # of a process that was killed while it wrote
+            left_over.unlink()
         partial = path.with_name(f"{path.name}.partial")
         try:
             with partial.open("wb") as file:

@@ -3,7 +3,7 @@
 One step: features of the batch (stored, or made by the target here), anchors drawn from a generator that depends on (seed,
 micro-batch, rank) alone, blocks laid out, forward, loss. The backward pass starts from the plain *sum* over slots; before the
 optimiser steps, gradients are divided by Σ w over all micro-batches and ranks, which makes the global mean exact under
-accumulation and DDP. Checkpoints hold the drafter and nothing of the target. It knows nothing of files or of decoding.
+accumulation, DDP and FSDP2. Checkpoints hold the drafter and nothing of the target. It knows nothing of files or of decoding.
 
     module = DrafterModule(drafter.attach(target.ends), loss, OptimizerSettings(lr=6e-4), seed=0)
     lightning.Trainer(max_steps=600).fit(module, datamodule)
@@ -24,8 +24,9 @@ from draftlab.acceptance import expected_accepted_length
 from draftlab.blocks import draw_anchors, lay_out
 from draftlab.data.packing import into_rows, unpack
 from draftlab.losses import DraftLoss, LossReport
-from draftlab.training.checkpoint import describe, require_same
+from draftlab.training.checkpoint import describe, require_same, require_world_size
 from draftlab.training.optim import OptimizerSettings
+from draftlab.training.sharding import own_part, shard
 from draftlab.types import Batch, Blocks, DraftOutput
 
 TRAINING, VALIDATION = 0, 1  # streams of anchor draws
@@ -92,6 +93,11 @@ class DrafterModule(L.LightningModule):
         key = ((self.seed * 2 + stream) * 65_537 + self.global_rank) * 1_000_003 + index
         return (key * 0x9E3779B97F4A7C15) % 2**63
 
+    def configure_model(self) -> None:
+        """Shard the drafter's weights over the ranks where the strategy brings a mesh of them (trainer=fsdp)."""
+        if self.device_mesh is not None:
+            shard(self.drafter, self.device_mesh["data_parallel"])
+
     # Training
 
     def on_fit_start(self) -> None:
@@ -121,13 +127,14 @@ class DrafterModule(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn summed gradients into those of the global mean, before they are clipped.
 
-        Lightning has divided each micro-batch's loss by the number of micro-batches, and DDP averaged over ranks.
+        Lightning has divided each micro-batch's loss by the number of micro-batches, and DDP or FSDP2 averaged over ranks.
         """
         weight = torch.as_tensor(self._weight, dtype=torch.float32, device=self.device)
         total = self.trainer.strategy.reduce(weight, reduce_op="sum")
         shrunk = self.trainer.accumulate_grad_batches * self.trainer.world_size
         factor = torch.where(total > 0, shrunk / total.clamp_min(torch.finfo(torch.float32).tiny), 0.0)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        gradients = [own_part(p.grad) for p in params if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
         self._weight = 0.0
 
@@ -158,10 +165,11 @@ class DrafterModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the drafter is made for, so that a wrong target or layout never loads silently."""
         checkpoint["draftlab"] = describe(self.drafter)
-        checkpoint["micro_step"] = self.micro_step
+        checkpoint["micro_step"], checkpoint["world_size"] = self.micro_step, self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another target or layout; go on with the next anchor draw."""
         require_same(self.drafter, checkpoint.get("draftlab", {}), "the checkpoint to resume")
+        require_world_size(checkpoint, self.trainer.world_size)
         self.micro_step = int(checkpoint["micro_step"])
         self._weight = 0.0

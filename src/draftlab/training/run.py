@@ -17,7 +17,7 @@ import torch
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.hardware import has_fast_bfloat16
 from draftlab.target import load_target, load_tokenizer
-from draftlab.training.checkpoint import load_drafter, newest_checkpoint
+from draftlab.training.checkpoint import load_drafter, newest_checkpoint, read_checkpoint, require_world_size
 from draftlab.training.module import DrafterModule
 from draftlab.training.warm_start import WarmStart, warm_start
 
@@ -89,12 +89,13 @@ def find_resume(folder: Path, resume: bool | str) -> Path | None:
     )
 
 
-def check_resume(drafter, checkpoint: Path) -> None:
-    """Refuse a checkpoint that ``drafter`` cannot go on from, while nothing but the two is in memory.
+def check_resume(drafter, checkpoint: Path, world_size: int) -> None:
+    """Refuse a checkpoint that ``drafter`` and ``world_size`` processes cannot go on from, before anything else is loaded.
 
     Raises:
-        ValueError: the checkpoint is damaged, or of another target, layout, head or size.
+        ValueError: the checkpoint is damaged, of another target, layout, head or size, or written by another number of processes.
     """
+    require_world_size(read_checkpoint(checkpoint), world_size)
     load_drafter(checkpoint, drafter).train()  # the mode that a new drafter has
 
 

@@ -1,0 +1,48 @@
+"""What a GPU can do beyond plain PyTorch, chosen in conf/trainer: FlexAttention, and torch.compile of the draft layers.
+
+    trainer.attention   sdpa: masked attention over groups of blocks, everywhere      flex: FlexAttention, CUDA
+    trainer.compile     true: both halves of every draft layer through torch.compile, CUDA
+
+Results are the same but for rounding, and so are the names of weights. The module knows nothing of blocks or losses.
+
+    accelerate(drafter, attention="flex", compiled=True, device="cuda:0")
+"""
+
+from __future__ import annotations
+
+import torch
+
+from draftlab.drafters.attention import FlexBlockAttention
+
+ATTENTIONS = {"sdpa": None, "flex": FlexBlockAttention}  # None: what drafters do by themselves
+
+
+def accelerate(drafter, attention: str, compiled: bool, device: str) -> None:
+    """Let ``drafter`` train on ``device`` with what is asked for.
+
+    Raises:
+        ValueError: an unknown attention, or a choice that cannot train on the device.
+    """
+    if attention not in ATTENTIONS:
+        raise ValueError(f"trainer.attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}")
+    on_cuda = torch.device(device).type == "cuda"
+    if attention == "flex" and not on_cuda:
+        raise ValueError(
+            f"trainer.attention=flex trains on CUDA only (no backward pass elsewhere), but this run is on {device}; "
+            "use trainer.attention=sdpa"
+        )
+    if compiled and not on_cuda:
+        raise ValueError(f"trainer.compile=true is for CUDA, but this run is on {device}; use trainer.compile=false")
+    drafter.attention = ATTENTIONS[attention]
+    if compiled:
+        compile_layers(drafter)
+
+
+def compile_layers(drafter, **options) -> None:
+    """Compile what every draft layer does before and after attention; ``options`` are torch.compile's.
+
+    Attention stays outside: its pattern is another one at every step. Sizes are dynamic, since the number of blocks is.
+    """
+    for layer in drafter.layers:
+        layer.before = torch.compile(layer.before, dynamic=True, **options)
+        layer.after = torch.compile(layer.after, dynamic=True, **options)
