@@ -28,8 +28,8 @@ from draftlab.training import DurableCheckpointIO
 from draftlab.training.sharding import sharded_strategy
 
 folder, name, strategy = Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-steps, accumulate, stop = map(int, sys.argv[5:8])
-resume = sys.argv[8] if len(sys.argv) > 8 else None
+steps, accumulate, stop, own_loader = map(int, sys.argv[5:9])
+resume = sys.argv[9] if len(sys.argv) > 9 else None
 
 
 class Stop(L.Callback):
@@ -38,11 +38,13 @@ class Stop(L.Callback):
 
 
 target = fitting.fitting_target()
-data = fitting.GivenBatches(
-    fitting.answers_data(target, folder / "answers.jsonl"),
-    by_rank=[[[0, 1], [2], [3, 4]], [[], [5, 6, 7], []]],  # rank 1 has no anchor at steps 1 and 3
-    validation=[[[0, 1]], [[]]],
-)
+data = fitting.answers_data(target, folder / "answers.jsonl")
+if not own_loader:
+    data = fitting.GivenBatches(
+        data,
+        by_rank=[[[0, 1], [2], [3, 4]], [[], [5, 6, 7], []]],  # rank 1 has no anchor at steps 1 and 3
+        validation=[[[0, 1]], [[]]],
+    )
 module = fitting.named_module(target, name)
 callbacks = [AcceptanceCallback(), ConfidenceCallback(), LatestCheckpoint(str(folder / "run" / "checkpoints"), 1), Stop()]
 trainer = fitting.silent_trainer(
@@ -70,11 +72,24 @@ CASES = [
 TOGETHER = [[0, 1], [2, 5, 6, 7], [3, 4]]  # what both ranks have at each step
 
 
-def two_ranks(folder, name, strategy, steps=3, accumulate=1, stop=-1, resume=None):
-    """Train on two ranks, ended early after step ``stop``; weights of the newest checkpoint, and the metrics of rank 0."""
+def two_ranks(folder, name, strategy, steps=3, accumulate=1, stop=None, resume=None):
+    """Train on two ranks; weights and metrics of the end.
+
+    ``stop`` takes the data's own loaders and ends early after that step (-1: does not), None the batches of SCRIPT.
+    """
     script = folder / "ranks.py"
     script.write_text(SCRIPT)
-    words = [Path(__file__).parents[1], folder, name, strategy, steps, accumulate, stop, *([resume] if resume else [])]
+    words = [
+        Path(__file__).parents[1],
+        folder,
+        name,
+        strategy,
+        steps,
+        accumulate,
+        stop or -1,
+        int(stop is not None),
+        *([resume] if resume else []),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(script), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
@@ -122,15 +137,15 @@ def test_two_ranks_resume_to_the_same_weights_and_other_numbers_are_refused(tmp_
     for folder in (through, stopped):
         folder.mkdir()
         fitting.write_answers(folder)
-    expected, _ = two_ranks(through, "dspark", strategy, steps=4)
-    two_ranks(stopped, "dspark", strategy, steps=4, stop=2)
-    checkpoint = stopped / "run" / "checkpoints" / "step-2.ckpt"
+    expected, _ = two_ranks(through, "dspark", strategy, steps=4, stop=-1)
+    two_ranks(stopped, "dspark", strategy, steps=4, stop=3)  # two batches an epoch
+    checkpoint = stopped / "run" / "checkpoints" / "step-3.ckpt"
     assert checkpoint.is_file() and read_checkpoint(checkpoint)["world_size"] == 2
     drafter = fitting.named_module(fitting.fitting_target(), "dspark").drafter
     with pytest.raises(ValueError, match=r"written by 2 processes, this run has 1: .*devices × num_nodes to 2"):
         check_resume(drafter, checkpoint, world_size=1)
     check_resume(drafter, checkpoint, world_size=2)
-    got, _ = two_ranks(stopped, "dspark", strategy, steps=4, resume=checkpoint)
+    got, _ = two_ranks(stopped, "dspark", strategy, steps=4, stop=-1, resume=checkpoint)
     assert all(torch.equal(got[key], tensor) for key, tensor in expected.items())
 
 
