@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import random
 import signal
 import subprocess
@@ -173,6 +174,17 @@ def test_two_processes_write_what_one_does(whole, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert content(tmp_path / "two") == content(whole)
+
+
+def test_fewer_missing_shards_than_processes_are_written_all_the_same(whole, tmp_path):
+    folder = tmp_path / "two"
+    shutil.copytree(whole, folder)
+    shards.shard_path(folder, 1).unlink()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(Path(__file__).parents[1] / "cached.py"), str(folder), "2", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert content(folder) == content(whole)
 
 
 def test_a_basis_is_learned_once_and_by_one_of_two_processes(frozen, samples, tmp_path):

@@ -9,7 +9,7 @@ see one folder. The module knows nothing of training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from draftlab.data import lowrank
 from draftlab.data.cache import (
@@ -212,6 +212,7 @@ class MissingShards(L.LightningDataModule):
     def __init__(self, writing: Writing) -> None:
         super().__init__()
         self.prepare_data_per_node = False
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # ranks without a shard wait for the others
         self.writing = writing
 
     def prepare_data(self) -> None:
@@ -219,8 +220,24 @@ class MissingShards(L.LightningDataModule):
         self.writing.begin()
 
     def predict_dataloader(self) -> DataLoader:
-        """Indices of missing shards; Lightning gives every rank its own."""
-        return DataLoader(self.writing.missing, batch_size=1, collate_fn=_only)
+        """Indices of the missing shards of this rank."""
+        missing, trainer = self.writing.missing, self.trainer
+        dealt = Dealt(missing, trainer.world_size, trainer.global_rank)
+        return DataLoader(missing, batch_size=1, sampler=dealt, collate_fn=_only)
+
+
+class Dealt(DistributedSampler):
+    """Every item once, dealt out in turn; with fewer items than ranks some get none. Lightning leaves it alone."""
+
+    def __init__(self, items: Sequence[int], world_size: int, rank: int) -> None:
+        super().__init__(items, num_replicas=world_size, rank=rank, shuffle=False)
+        self._places = range(rank, len(items), world_size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class ShardWriter(BasePredictionWriter):
