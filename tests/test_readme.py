@@ -41,10 +41,14 @@ class Example:
 
     overrides: str = ""
     slow: bool = False
+    apart: bool = False  # in a process of its own, as what starts further processes must be
     leaves: str | None = None  # files, a pattern relative to where the command ran
     count: int = 1  # of them
     prints: str | None = None
 
+
+RANKS = "trainer.settings.accelerator=cpu trainer.settings.devices=2 trainer.settings.accumulate_grad_batches=1"
+TINY_CACHE = f"{TINY} data=laptop data.path={{answers}} data.val_samples=2"
 
 EXAMPLES = {
     "make demo": Example(
@@ -120,6 +124,27 @@ EXAMPLES = {
     ),
     "python src/calibrate.py run=outputs/demo": Example(
         "limit=8 skip=1 max_new_tokens=40", leaves="outputs/demo/calibration.json", prints="rounds of the fit"
+    ),
+    **{
+        f"python src/train.py trainer={name} target={target} data=open_perfectblend": Example(
+            f"{TINY_TRAIN} trainer={name} {RANKS} run_name={name}",
+            slow=True,
+            apart=True,
+            leaves=f"outputs/{name}/checkpoints/best-*.ckpt",
+        )
+        for name, target in (("ddp", "qwen3_4b"), ("fsdp", "qwen3_14b"))
+    },
+    "python src/train.py data.packing=2048 run_name=packed": Example(TINY_TRAIN, leaves="outputs/packed/metrics.csv"),
+    "python src/prepare.py stage=features data=demo data.features=cache data.codec=int8": Example(
+        f"{TINY_CACHE} predict.accelerator=cpu data.max_length=512", prints="bytes a token with data.codec=int8"
+    ),
+    "python src/train.py data=demo data.features=cache data.codec=int8 run_name=cached": Example(
+        TINY_TRAIN, leaves="outputs/cached/metrics.csv"
+    ),
+    "python benchmarks/cache.py": Example(
+        "target=custom target_path={target} data=laptop data_path={answers} samples=8 rank=24 'codecs=[int8,lowrank]'",
+        slow=True,
+        prints="ratio_to_bf16",
     ),
     "python benchmarks/decode.py run=outputs/demo": Example("prompts=2 max_new_tokens=4 batch=2", prints="over_batch1"),
     "python benchmarks/products.py": Example(
@@ -207,6 +232,12 @@ def test_a_command_of_the_readme_does_what_it_says(command, workshop, monkeypatc
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         words = [*shlex.split(command), f"ARGS={overrides}"]
         subprocess.run(words, cwd=ROOT, check=True, env=environment, timeout=3600)
+    elif example.apart:
+        environment = os.environ | {"DRAFTLAB_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+        words = with_overrides(command, overrides)
+        subprocess.run(
+            [sys.executable, str(ROOT / words[1]), *words[2:]], cwd=folder, check=True, env=environment, timeout=1200
+        )
     else:
         if "{target}" in example.overrides:
             monkeypatch.setenv("DRAFTLAB_CACHE", str(folder / "cache"))

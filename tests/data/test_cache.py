@@ -6,8 +6,8 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 import random
+import shutil
 import signal
 import subprocess
 import sys
