@@ -3,12 +3,13 @@ stores the target's states over them for ``data.features=cache``.
 
     python src/prepare.py stage=responses data=laptop
     python src/prepare.py stage=responses target=custom target.path=/path/to/model data=laptop count=500
+    python src/prepare.py stage=responses engine=openai servers=[http://127.0.0.1:8000/v1] data=laptop
     python src/prepare.py stage=features data=laptop data.features=cache data.codec=int4
     torchrun --nproc-per-node=8 src/prepare.py stage=features data.features=cache predict.devices=8 predict.strategy=ddp
 
 The prompts and the folder are those of the ``data`` choice, less what stands in evaluation prompts
-(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the answers.
-Stop it at any moment; the same command goes on.
+(``decontaminate.prompts_dir=FOLDER``), so ``python src/train.py data=laptop`` then finds the answers. ``engine=openai`` asks
+servers that run the target instead of loading it (draftlab/data/remote). Stop it at any moment; the same command goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from omegaconf import DictConfig
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
 from draftlab.data.predict import prepare_cache, print_cache
+from draftlab.data.remote.engine import find_service, outcome, served_identity, served_responses
 from draftlab.data.responses import (
     ResponseSettings,
     claim_responses,
@@ -47,6 +49,7 @@ def main(cfg: DictConfig) -> None:
         return
     if cfg.count is not None and cfg.count < 1:
         raise ValueError(f"count must be null or at least 1, got {cfg.count}")
+    service = find_service(cfg.engine, cfg.servers, dict(cfg.client))
     data = hydra.utils.instantiate(cfg.data)
     decontaminate = hydra.utils.instantiate(cfg.decontaminate)
     prompts, report = decontaminate(data.read_prompts())
@@ -56,17 +59,21 @@ def main(cfg: DictConfig) -> None:
     chat = Chat(load_tokenizer(spec), spec.thinking, spec.eos_token_ids)
     identity = responses_identity(chat, prompts, settings, target_identity(spec, device))
     identity |= decontaminate.identity
+    identity = served_identity(identity, service) if service else identity
     claim_responses(data.folder, identity)  # refusals come before any weights load
     note_prompts(data.folder, report)
-    target = load_target(spec, device)
-    chat = Chat(chat.tokenizer, spec.thinking, target.eos_token_ids)
     prompts = prompts[: cfg.count]
     print(f"{len(prompts)} prompts -> {data.folder}, {settings.sampling}", flush=True)
-    counts = write_responses(target.generate, chat, prompts, data.folder, settings, identity)
+    if service:
+        counts = served_responses(service.named(spec), chat, prompts, data.folder, settings, identity)
+    else:
+        target = load_target(spec, device)
+        chat = Chat(chat.tokenizer, spec.thinking, target.eos_token_ids)
+        counts = write_responses(target.generate, chat, prompts, data.folder, settings, identity)
     print(
         f"{counts['answers']} answers: {counts['stopped']} stopped, {counts['truncated']} cut at "
-        f"{settings.max_new_tokens} tokens; skipped {counts['skipped'] or 0}, not reached {counts['not_reached']}; "
-        f"{counts['completion_tokens']} tokens in {data.folder}"
+        f"{settings.max_new_tokens} tokens; skipped {counts['skipped'] or 0}, not reached {counts['not_reached']}"
+        f"{outcome(counts)}; {counts['completion_tokens']} tokens in {data.folder}"
     )
 
 

@@ -65,6 +65,11 @@ class Chat:
         self._closers = self._find_closers(end_token_ids)
 
     @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens at which the target ends an answer."""
+        return self._end_token_ids
+
+    @property
     def template_hash(self) -> str:
         """Digest of the template and the thinking mode: equal digests render equally."""
         return digest({"template": self.tokenizer.chat_template, "thinking": self.thinking})
@@ -112,6 +117,10 @@ class Chat:
         before, whole = self._decode(context), self._decode(context + body)
         text = whole[len(before) :] if whole.startswith(before) else self._decode(body)
         return (text if finished else text.rstrip("\ufffd")), finished  # a cut may fall inside a character
+
+    def has_reasoning(self, text: str) -> bool:
+        """Whether an answer closes a reasoning section with the tag of this template; never where it has none."""
+        return self._reasoning_end is not None and self._reasoning_end in text
 
     def _prompt(self, messages: list[Message], tools: list | None) -> list[Piece]:
         """``messages`` with the generation prompt, cut at the borders of every earlier answer."""

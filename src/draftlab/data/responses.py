@@ -127,7 +127,9 @@ def write_responses(
             records = _answer(generate, chat, batches[index], settings, index)
             append_lines(folder / RESPONSES, records)
             progress.advance(len(records), sum(record["completion_tokens"] for record in records))
-    return _seal(folder, identity, skipped, len(jobs))
+    counts = count_answers(folder, skipped, len(jobs))
+    seal_responses(folder, identity, counts)
+    return counts
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -233,15 +235,15 @@ def _record(chat: Chat, job: _Job, tokens: list[int]) -> dict:
     return record | ({"tools": job.prompt.tools} if job.prompt.tools is not None else {})
 
 
-def _seal(folder: Path, identity: dict, skipped: Counter, total: int) -> dict[str, Any]:
-    """Count what the file holds and write the manifest, the sign that the folder is complete."""
+def count_answers(folder: Path, skipped: Counter, total: int) -> dict[str, Any]:
+    """Counts of the answers that ``folder`` holds, by outcome; ``not_reached`` is what is missing of ``total``."""
     outcomes, domains, tokens = Counter(), Counter(), 0
-    records = read_jsonl(folder / RESPONSES) if (folder / RESPONSES).exists() else ()
-    for _, record in records:
+    path = folder / RESPONSES
+    for _, record in read_jsonl(path) if path.exists() and path.stat().st_size else ():
         outcomes[record["finish_reason"]] += 1
         domains[record["domain"]] += 1
         tokens += record["completion_tokens"]
-    counts = {
+    return {
         "answers": outcomes.total(),
         "stopped": outcomes["stop"],
         "truncated": outcomes["length"],
@@ -250,6 +252,9 @@ def _seal(folder: Path, identity: dict, skipped: Counter, total: int) -> dict[st
         "domains": dict(sorted(domains.items())),
         "completion_tokens": tokens,
     }
+
+
+def seal_responses(folder: Path, identity: dict[str, Any], counts: dict[str, Any]) -> None:
+    """Write the manifest of a finished folder, with what was noted of its prompts."""
     noted = {"prompts": read_json(folder / PROMPTS)} if (folder / PROMPTS).exists() else {}
     seal(folder, {"identity": identity, "counts": counts, **noted})
-    return counts
