@@ -50,7 +50,7 @@ def test_a_prompt_goes_to_another_server_than_the_one_that_failed_it():
 
 def test_a_server_rests_after_three_faults_in_a_row_longer_each_time_and_an_answer_makes_it_well():
     async def run():
-        pool, clock = pool_of(1)
+        pool, clock = pool_of(1, dead_minutes=100.0)
         (server,) = pool.servers
         rests = []
         for _ in range(4):
