@@ -15,7 +15,6 @@ servers that run the target instead of loading it (draftlab/data/remote). Stop i
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
@@ -29,10 +28,10 @@ from draftlab.data.responses import (
     claim_responses,
     note_prompts,
     responses_identity,
+    target_identity,
     write_responses,
 )
 from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
-from draftlab.target.weights import torch_dtype
 from draftlab.training.run import load_data, pick_device
 
 STAGES = ("responses", "features")
@@ -112,13 +111,6 @@ def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> Res
             f"{spec.max_position} positions; make it smaller"
         )
     return replace(settings, max_prompt_tokens=min(settings.max_prompt_tokens, room))
-
-
-def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:
-    """Who writes the answers; of a local folder only the name, since a manifest travels and a path does not."""
-    source = Path(spec.path).name if Path(spec.path).is_dir() else spec.path
-    dtype = str(torch_dtype(spec, device)).removeprefix("torch.")
-    return {"name": spec.name, "source": source, "revision": spec.revision, "dtype": dtype}
 
 
 if __name__ == "__main__":

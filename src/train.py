@@ -17,13 +17,14 @@ import wandb
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from draftlab.cli import entry
+from draftlab.cli import entry, leave
 from draftlab.training import DrafterModule
 from draftlab.training.acceleration import accelerate
 from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
 from draftlab.training.run import (
     check_resume,
+    check_same_training,
     check_settings,
     find_resume,
     fit,
@@ -68,6 +69,7 @@ def main(cfg: DictConfig) -> None:
     )
     if checkpoint is not None:
         check_resume(parts.drafter, checkpoint, trainer.world_size)
+        check_same_training(folder, cfg)
     L.seed_everything(cfg.seed, verbose=False)
     load_data(data, parts.spec)
     set_vocabulary(parts.drafter, data)
@@ -90,3 +92,4 @@ def main(cfg: DictConfig) -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -133,3 +133,27 @@ def test_the_working_folder_stays_and_a_configuration_that_was_only_composed_nam
 def running(monkeypatch, runtime):
     """As if a script of Hydra's ran in this process."""
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"runtime": runtime}}))
+
+
+def test_a_refused_job_of_a_multirun_lets_the_others_go_on_and_is_named_at_the_end(tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "work.yaml").write_text(
+        "size: 1\nhydra: {output_subdir: null, sweep: {dir: 'out-${choices:x}', subdir: '${size}'}}\n"
+        "defaults: [_self_, {override hydra/job_logging: disabled}]\n"
+    )
+    (tmp_path / "work.py").write_text(
+        "import hydra\nfrom pathlib import Path\nfrom hydra.core.hydra_config import HydraConfig\n"
+        "from draftlab.cli import entry, leave\n"
+        "@hydra.main(config_path='conf', config_name='work', version_base='1.3')\n@entry\ndef main(cfg):\n"
+        "    if cfg.size == 2:\n        raise ValueError('size 2 is refused')\n"
+        "    (Path(HydraConfig.get().runtime.output_dir) / 'done').touch()\nmain()\nleave()\n"
+    )
+    command = [sys.executable, "work.py", "--multirun", "size=1,2,3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert [path.parent.name for path in sorted(tmp_path.glob("out-multirun/*/done"))] == ["1", "3"]
+    assert "refused of this multirun:" in done.stderr and done.stderr.count("size 2 is refused") == 2
+    alone = subprocess.run(
+        [sys.executable, "work.py", "size=2"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert alone.returncode == 1 and alone.stderr.strip() == "error: size 2 is refused"

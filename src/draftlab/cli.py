@@ -26,6 +26,7 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -34,6 +35,8 @@ from draftlab.memory import keep_freed_memory
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
 KEPT = "Everything finished so far is kept: run the same command again"
 DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+
+refused: list[str] = []  # the messages of jobs of this multirun that were refused while the others went on
 
 # Warnings of libraries about themselves, or about what is meant: a user can do nothing about them.
 NOISE = (
@@ -66,11 +69,39 @@ def entry(main: Callable) -> Callable:
             if os.environ.get("DRAFTLAB_TRACEBACK"):
                 traceback.print_exc()
             print(f"error: {mistake}", file=sys.stderr)
+            if _is_one_of_several():
+                refused.append(f"{HydraConfig.get().runtime.output_dir}: {mistake}")
+                return None
             raise SystemExit(1) from None
         finally:
             _drop_empty_folder()
 
     return wrapped
+
+
+def leave() -> None:
+    """The end of a script: exit code 1 if jobs of a multirun were refused, which are named once more."""
+    if refused:
+        print("\nrefused of this multirun:", *refused, sep="\n", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def choices(*groups: str) -> str:
+    """The chosen options of ``groups``, joined by hyphens; ``multirun`` in a multirun, whose folder has one name."""
+    if not HydraConfig.initialized() or HydraConfig.get().get("mode") != RunMode.RUN:
+        return "multirun"
+    return "-".join(str(HydraConfig.get().runtime.choices[group]) for group in groups)
+
+
+OmegaConf.register_new_resolver("choices", choices, replace=True)
+
+
+def _is_one_of_several() -> bool:
+    """Whether this is a job of a multirun whose others run in this process too, and can go on."""
+    if not HydraConfig.initialized():
+        return False
+    hydra = HydraConfig.get()
+    return hydra.get("mode") == RunMode.MULTIRUN and "BasicLauncher" in hydra.launcher.get("_target_", "")
 
 
 def _how_to_go_on(cfg: DictConfig | None = None, *_) -> str:

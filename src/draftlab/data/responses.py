@@ -36,6 +36,8 @@ from draftlab.data.files import (
 from draftlab.data.progress import Progress
 from draftlab.data.prompts import Prompt, prompts_digest
 from draftlab.sampling import Sampling
+from draftlab.target.spec import TargetSpec
+from draftlab.target.weights import torch_dtype
 
 RESPONSES = "responses.jsonl"
 PROMPTS = "prompts.json"  # what became of the prompts before they were asked; the manifest takes it up
@@ -146,6 +148,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
             "or with max_minutes=0 to close the folder with what is there"
         )
     return None
+
+
+def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:
+    """Who writes the answers; of a local folder only the name, since a manifest travels and a path does not."""
+    source = Path(spec.path).name if Path(spec.path).is_dir() else spec.path
+    dtype = str(torch_dtype(spec, device)).removeprefix("torch.")
+    return {"name": spec.name, "source": source, "revision": spec.revision, "dtype": dtype}
 
 
 def claim_responses(folder: Path, identity: dict) -> None:

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from draftlab.data.chat import Chat
-from draftlab.data.files import append_lines, digest, drop_torn_line, read_jsonl, reopen, seal
+from draftlab.data.files import append_lines, digest, drop_torn_line, read_jsonl, reopen
 from draftlab.data.progress import Progress
 from draftlab.data.prompts import Prompt
 from draftlab.data.remote.completion import Reply, Request, complete
 from draftlab.data.remote.servers import Fault, Pool, Server
-from draftlab.data.responses import RESPONSES, ResponseSettings, claim_responses, count_answers
+from draftlab.data.responses import RESPONSES, ResponseSettings, claim_responses, count_answers, seal_responses
 
 ERRORS = "errors.jsonl"
 
@@ -77,7 +77,7 @@ async def answer_prompts(
     if not counts["answers"] and not tally.failed and tally.skipped:
         raise ValueError(f"not one of {len(prompts)} prompts can be answered: {dict(tally.skipped)}")
     sort_answers(path, prompts)
-    seal(folder, {"identity": identity, "counts": counts})
+    seal_responses(folder, identity, counts)
     return counts
 
 
