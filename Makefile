@@ -4,7 +4,7 @@
 #   make test       set up, then run the quick tests
 #   make test-slow  the tests that need minutes or the real offline target
 #   make test-all   both
-#   make llama-server  build llama.cpp's server into .venv (about 15 minutes on two cores), for engine=openai and its test
+#   make llama-server  build llama.cpp's server into .venv (about 15 minutes on two cores; the package is AGPL), for engine=openai
 #   make lint       style of the code
 #   make clean      remove .venv and caches; outputs stay
 #

@@ -8,6 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 import fitting
+from draftlab.training.build import check_sizes
 from draftlab.training.run import (
     check_same_training,
     check_settings,
@@ -137,3 +138,19 @@ def test_a_run_goes_on_only_as_what_it_was_begun_as(tmp_path, changes, named):
 
 def test_a_folder_without_a_recorded_configuration_is_not_judged(tmp_path):
     check_same_training(tmp_path, OmegaConf.create(BEGUN))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drafter": {"num_layers": "abc"}}, "drafter.num_layers must be a whole number, got 'abc'"),
+        ({"drafter": {"num_layers": None}}, "drafter.num_layers must be a whole number, got None"),
+        ({"drafter": {"num_heads": 1.5}}, "drafter.num_heads must be a whole number or null, got 1.5"),
+        ({"drafter": {"draft_vocab_size": True}}, "draft_vocab_size must be a whole number or null, got True"),
+        ({"head": {"rank": "x"}}, "head.rank must be a whole number, got 'x'"),
+    ],
+)
+def test_sizes_that_are_no_whole_numbers_are_refused_by_name(change, message):
+    check_sizes(OmegaConf.create({"drafter": {"num_layers": 2, "num_heads": None}, "head": {}}))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_sizes(OmegaConf.create(change))
