@@ -89,6 +89,21 @@ def test_a_server_that_asks_for_time_rests_that_long_at_least():
     assert server.rest_until == clock() + 30.0
 
 
+def test_a_server_whose_rest_comes_back_late_is_tried_before_it_is_given_up():
+    async def run():
+        pool, clock = pool_of(1)
+        (server,) = pool.servers
+        await pool.acquire()
+        pool.release(server, Fault("rate_limited", "", blameless=True, rest=90.0))
+        clock.now += 91
+        assert await pool.acquire() is server
+        pool.release(server, SICK)
+        with pytest.raises(ServersDead):
+            await pool.acquire()
+
+    asyncio.run(run())
+
+
 def test_the_run_ends_when_none_has_been_well_for_too_long_and_not_before():
     async def run():
         pool, clock = pool_of(2)

@@ -122,7 +122,7 @@ class Pool:
         self, servers: Sequence[Server], settings: ClientSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.servers, self.settings, self.clock = list(servers), settings, clock
-        self.well_at = clock()
+        self.well_at = self.failed_at = clock()
         self._jitter = random.Random()  # of waiting times only; answers do not depend on it
         self._changed = asyncio.Event()
 
@@ -138,12 +138,13 @@ class Pool:
             ServersDead: none has been well for ``dead_minutes``.
         """
         while True:
-            self._check_life()  # first: pauses of prompts may outlast every rest
+            self._check_life(self.failed_at)  # pauses of prompts may outlast every rest, so that one is always free
             free = [server for server in self.servers if self._free(server)]
             if free:
                 server = min(free, key=lambda server: (server is avoid, not server.well, server.in_flight))
                 server.in_flight += 1
                 return server
+            self._check_life(self.clock())
             self._changed.clear()
             resting = [server.rest_until - self.clock() for server in self.servers]
             wait = min([TICK, *(seconds for seconds in resting if seconds > 0)])
@@ -166,7 +167,7 @@ class Pool:
             return
         if server.well:
             self.well_at = self.clock()
-        server.last_fault = str(fault)
+        server.last_fault, self.failed_at = str(fault), self.clock()
         server.strikes = max(server.strikes + 1, 0 if fault.rest is None else STRIKES)
         if not server.well and self.clock() >= server.rest_until:  # what was in flight together rests once
             usual = min(self.settings.rest_seconds * 2**server.rests, LONGEST_REST) * self._jitter.uniform(0.75, 1.25)
@@ -181,10 +182,11 @@ class Pool:
         room = self.settings.concurrency if server.well else 1
         return server.in_flight < room and self.clock() >= server.rest_until
 
-    def _check_life(self) -> None:
+    def _check_life(self, now: float) -> None:
+        """``now``: the moment for which it is known that no server answers."""
         if any(server.well for server in self.servers):
             self.well_at = self.clock()
-        elif self.clock() - self.well_at > 60 * self.settings.dead_minutes:
+        elif now - self.well_at > 60 * self.settings.dead_minutes:
             said = "; ".join(f"{server.label} ({server.last_fault})" for server in self.servers)
             raise ServersDead(
                 f"no server has answered for {self.settings.dead_minutes:g} minutes: {said}. Every finished answer is "
