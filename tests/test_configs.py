@@ -22,6 +22,7 @@ from draftlab.training.build import build
 CONF = Path(__file__).parents[1] / "conf"
 TOP = sorted(path.stem for path in CONF.glob("*.yaml"))
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+OF_CODE = {"schedule"}  # no top file has it yet: tests/scheduling builds its choices
 
 
 def choices(group: str) -> list[str]:
@@ -201,7 +202,7 @@ def test_bad_input_of_a_chain_is_refused_by_name(overrides, message):
     assert message in (construct(overrides) or "was not refused")
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in OF_CODE])
 def test_an_unknown_choice_is_refused_with_the_list_of_choices(group):
     top = next(name for name in TOP if group in compose_groups(name))
     with pytest.raises(ConfigCompositionException) as caught:
