@@ -1,5 +1,7 @@
 """Seeds, Figure 3 and Figure 4 of a comparison, from run folders that differ in seed, depth, block size and drafter."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,8 +55,22 @@ def test_seeds_are_one_group_with_an_interval_over_seeds_beside_each_runs_own_ov
 
 
 def test_the_same_seed_twice_is_no_group_of_seeds(trained):
-    _, groups = groups_of(trained("a"), trained("again"))
+    groups, reasons = find_groups([read_run(trained("a")), read_run(trained("again"))])
     assert len(groups) == 1 and seed_table(groups, [1.0]).empty
+    assert reasons == {"again": "its configuration and its seed (0) are those of a"}
+
+
+def test_a_copy_of_a_seed_does_not_narrow_the_interval_over_seeds_and_is_named(trained, tmp_path, capsys):
+    folders = [*(trained(f"s{seed}", seed=seed) for seed in range(3)), trained("other", depth=1)]
+    copy = shutil.copytree(folders[1], tmp_path / "copy")
+    alone, _ = find_groups([read_run(folder) for folder in folders])
+    both, reasons = find_groups([read_run(folder) for folder in [*folders, copy]])
+    pd.testing.assert_frame_equal(seed_table(both, [1.0]), seed_table(alone, [1.0]))
+    pd.testing.assert_frame_equal(sweep_table(both, [1.0], DEPTH), sweep_table(alone, [1.0], DEPTH))
+    assert list(reasons) == ["copy"]
+    out = compare_runs([*folders, copy], tmp_path / "out").parent
+    assert "copy: its configuration and its seed (1) are those of s1" in capsys.readouterr().out
+    assert set(pd.read_csv(out / "pairs.csv")["run"]) == {"dspark-markov, num_layers 2", "other", "copy"}
 
 
 def test_a_line_is_a_drafter_and_a_point_holds_its_runs(trained):

@@ -106,6 +106,22 @@ def test_labels_tell_apart_what_the_drafters_name_does_not():
     assert labels([slow, without_rank]) == ["dspark-markov, rank 256", "dspark-markov, no rank"]
 
 
+def test_labels_name_as_many_keys_as_tell_all_configurations_apart_and_no_more():
+    keys = [f"trainer.key{place}" for place in range(6)]
+    first = {"drafter._target_": "draftlab.drafters.DFlash"} | dict.fromkeys(keys, "1")
+    three = first | dict.fromkeys(keys[:3], "2") | {keys[5]: "2"}
+    last = three | {keys[4]: "2"}
+    found = labels([first, three, last, dict(last)])
+    assert found[0] == "dflash, key0 1, key1 1, key2 1, key4 1, …"
+    assert found[1] == "dflash, key0 2, key1 2, key2 2, key4 1, …"
+    assert found[2] == found[3] == "dflash, key0 2, key1 2, key2 2, key4 2, …"
+
+
+def test_classes_of_one_name_are_told_apart_by_a_number():
+    one, other = ({"drafter._target_": "DFlash", "loss._target_": f"{package}.Loss"} for package in ("mine", "yours"))
+    assert labels([one, other]) == ["dflash, loss Loss", "dflash, loss Loss (2)"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [(None, "config.yaml is missing"), ("- a\n- b", "holds no keys"), ("", "holds no keys"), ("a: [", "no YAML")],

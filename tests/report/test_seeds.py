@@ -1,8 +1,11 @@
 """Runs that differ in their seed only are one line of a comparison."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from draftlab.report import compare_runs, read_run
 from draftlab.report.multirun import CompareRuns
@@ -32,6 +35,37 @@ def test_the_speed_of_a_joined_run_sums_seconds_and_averages_ratios(trained):
     row = joined.speed.iloc[0]
     assert (row["draft_seconds"], row["verify_seconds"], row["rounds"]) == (3.0, 9.0, 210)
     assert row["ratio"] == pytest.approx(np.mean([run.speed["ratio"].iloc[0] for run in runs]))
+
+
+def test_a_joined_run_has_a_speed_only_at_temperatures_where_every_seed_has_one(trained):
+    runs = [read_run(trained(f"s{seed}", seed=seed)) for seed in range(2)]
+    row = runs[0].speed.iloc[0].to_dict()
+    whole = pd.DataFrame([row | {"temperature": 0.0, "ratio": 1.5, "rounds": 10}, row | {"rounds": 10}])
+    runs = [replace(runs[0], speed=whole), replace(runs[1], speed=whole.iloc[:1].assign(rounds=np.nan))]
+    speed = join_seeds([*runs, read_run(trained("other", "dflash"))])[0].speed
+    assert speed["temperature"].tolist() == [0.0] and speed["ratio"].tolist() == [1.5]
+    assert speed["rounds"].isna().all(), "one of the two did not count its rounds"
+
+
+def test_lines_have_different_names_where_a_folder_is_called_like_a_group(trained, tmp_path):
+    folders = [trained("a0"), trained("a1", seed=1), trained("dspark-markov", "dflash")]
+    out = compare_runs(folders, tmp_path / "out").parent
+    assert set(pd.read_csv(out / "pairs.csv")["run"]) == {"dspark-markov", "dspark-markov (seeds 0, 1)"}
+    assert set(pd.read_csv(out / "seeds.csv")["group"]) == {"dspark-markov (seeds 0, 1)"}
+
+
+def test_groups_that_differ_in_the_fourth_key_only_are_two_lines(trained, tmp_path):
+    folders = []
+    for place, last in enumerate("xyy"):
+        for seed in (0, 1):
+            folder = trained(f"r{place}{seed}", seed=seed, depth=2 if place == 2 else 1)
+            path = folder / ".hydra" / "config.yaml"
+            config = yaml.safe_load(path.read_text())
+            config["trainer"] = {"one": place // 2, "two": place // 2, "last": last}
+            path.write_text(yaml.safe_dump(config, sort_keys=False))
+            folders.append(folder)
+    pairs = pd.read_csv(compare_runs(folders, tmp_path / "out").parent / "pairs.csv")
+    assert pairs["run"].nunique() == 3 and not pairs[["run", "baseline"]].duplicated().any()
 
 
 def test_seeds_of_one_configuration_alone_are_compared_with_each_other(trained):

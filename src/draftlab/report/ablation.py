@@ -3,8 +3,9 @@
     mean over the runs of a group ± t(0.975, n - 1) · s / √n     over its n seeds
     mean over the runs of a group, prompts drawn again           over prompts, as everywhere in the report
 
-Runs that differ in nothing but ``seed`` are a group and one point. The first interval says how far another training run may
-land, the second how far other prompts may move these runs; neither holds the other. It knows nothing of files or pictures.
+Runs that differ in nothing but ``seed`` are a group and one point; a seed counts once. The first interval says how far
+another training run may land, the second how far other prompts may move these runs; neither holds the other. It knows
+nothing of files or pictures.
 
     >>> groups, reasons = find_groups(runs)                     # doctest: +SKIP
     >>> sweep_table(groups, [1.0], DRAFT_LENGTH)                # doctest: +SKIP
@@ -13,7 +14,7 @@ land, the second how far other prompts may move these runs; neither holds the ot
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class Group:
     drafter: str
     config: Config
     runs: tuple[Run, ...]
-    seeds: tuple[str, ...]  # one a run
+    seeds: tuple[str, ...]  # one a run, each once
 
     def value(self, sweep: Sweep) -> int | None:
         """The swept value; None where it is not recorded as a whole number. What was decoded counts before the plan."""
@@ -76,30 +77,50 @@ class Group:
         return next((int(value) for value in map(str, found) if value.isdigit()), None)
 
 
-def find_groups(runs: Sequence[Run]) -> tuple[list[Group], dict[str, str]]:
-    """Runs by configuration, and by name the reason of every run that cannot be placed."""
+def flat_configs(runs: Sequence[Run]) -> tuple[dict[str, Config], dict[str, str]]:
+    """Flat configurations by the name of the run, and by name the reason of every run without a readable one."""
     configs, reasons = {}, {}
     for run in runs:
         try:
-            config = flat_config(run.config)
-            drafter_name(config)
-            configs[run.name] = config
+            configs[run.name] = flat_config(run.config)
         except ValueError as error:
             reasons[run.name] = str(error)
+    return configs, reasons
+
+
+def find_groups(runs: Sequence[Run]) -> tuple[list[Group], dict[str, str]]:
+    """Runs by configuration, each seed once, and by name the reason of every run that cannot be placed.
+
+    A seed again is no second training, or not one that its configuration tells apart: the first run with it counts.
+    """
+    configs, reasons = flat_configs(runs)
+    for name, config in list(configs.items()):
+        try:
+            drafter_name(config)
+        except ValueError as error:
+            reasons[name] = str(error)
+            del configs[name]
     by_name = {run.name: run for run in runs}
     names = seed_groups(configs)
     shared = [without(configs[members[0]], {SEED}) for members in names]
-    groups = [
-        Group(
-            label,
-            drafter_name(config),
-            config,
-            tuple(by_name[name] for name in members),
-            tuple(configs[name].get(SEED, "") for name in members),
-        )
-        for label, config, members in zip(labels(shared), shared, names, strict=True)
-    ]
+    groups = []
+    for label, config, members in zip(labels(shared), shared, names, strict=True):
+        by_seed: dict[str, str] = {}
+        for name in members:
+            seed = configs[name].get(SEED, "")
+            first = by_seed.setdefault(seed, name)
+            if first != name:
+                reasons[name] = f"its configuration and its seed ({seed or 'none recorded'}) are those of {first}"
+        if len(by_seed) > 1 and label in by_name:  # the group is a line beside runs: one of them is called like it
+            label = _free(f"{label} (seeds {', '.join(by_seed)})", by_name)
+        kept = tuple(by_name[name] for name in by_seed.values())
+        groups.append(Group(label, drafter_name(config), config, kept, tuple(by_seed)))
     return groups, reasons
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """``name``, with dashes behind it while it is taken."""
+    return name if name not in taken else _free(f"{name}-", taken)
 
 
 def aligned_sums(runs: Sequence[Run], temperature: float) -> np.ndarray:
@@ -139,7 +160,7 @@ def seed_table(groups: Sequence[Group], temperatures: Sequence[float]) -> pd.Dat
     seeds_high (t-interval over seeds); prompts_low, prompts_high (bootstrap over prompts of the mean, or of the run).
     """
     rows = []
-    groups = [group for group in groups if len(set(group.seeds)) > 1]
+    groups = [group for group in groups if len(group.seeds) > 1]
     for temperature in temperatures:
         for group in groups:
             values, samples = resampled_lengths(group.runs, temperature)
@@ -193,7 +214,7 @@ def sweep_table(groups: Sequence[Group], temperatures: Sequence[float], sweep: S
 
 def _interval(group: Group, values: list[float], samples: np.ndarray) -> dict[str, float | str]:
     """Over seeds where there are enough, else over prompts."""
-    if len(set(group.seeds)) >= ENOUGH:
+    if len(group.seeds) >= ENOUGH:
         (low, high), over = t_interval(values), SEEDS
     else:
         (low,), (high,) = quantile_interval(samples[:, None])

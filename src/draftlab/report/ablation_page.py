@@ -27,11 +27,12 @@ from draftlab.report.ablation import (
     Group,
     Sweep,
     find_groups,
+    flat_configs,
     seed_table,
     sweep_table,
 )
 from draftlab.report.bootstrap import METHOD
-from draftlab.report.differences import Config, difference_table, flat_config
+from draftlab.report.differences import Config, difference_table
 from draftlab.report.html import write_csv
 from draftlab.report.run import Run
 from draftlab.report.style import save
@@ -39,6 +40,7 @@ from draftlab.report.tables import with_interval
 from draftlab.report.template import image, table
 
 FILES = ("differences.csv", "seeds.csv", "depth.csv", "depth.png", "draft_length.csv", "draft_length.png")
+NOWHERE = "In no table of configurations, of seeds, and in no ablation figure"
 POINTS = (
     f"Bars at the points: 95 % intervals, over seeds (t) where a point is the mean of {ENOUGH} or more, else over prompts "
     f"({METHOD})."
@@ -49,9 +51,10 @@ def ablation_sections(runs: Sequence[Run], temperatures: Sequence[float], out: P
     """Write the files above into ``out``; return sections of the page, and a note on every run or panel left out."""
     for name in FILES:
         (out / name).unlink(missing_ok=True)
-    configs, notes = _configs(runs)
+    configs, unread = flat_configs(runs)
+    notes = [f"{NOWHERE}: {name}: {reason}" for name, reason in unread.items()]
     groups, reasons = find_groups([run for run in runs if run.name in configs])
-    notes += [f"In no ablation figure: {name}: {reason}" for name, reason in reasons.items()]
+    notes += [f"In no table of seeds and in no ablation figure: {name}: {reason}" for name, reason in reasons.items()]
     sections = _difference_section(configs, out) + _seed_section(groups, temperatures, out)
     for sweep, stem, draw, number in (
         (DEPTH, "depth", ablation_figures.depth, 3),
@@ -73,16 +76,6 @@ def ablation_sections(runs: Sequence[Run], temperatures: Sequence[float], out: P
             for run in group.runs
         ]
     return sections, notes
-
-
-def _configs(runs: Sequence[Run]) -> tuple[dict[str, Config], list[str]]:
-    configs, notes = {}, []
-    for run in runs:
-        try:
-            configs[run.name] = flat_config(run.config)
-        except ValueError as error:
-            notes.append(f"In no table of configurations, of seeds, and in no ablation figure: {run.name}: {error}")
-    return configs, notes
 
 
 def _difference_section(configs: Mapping[str, Config], out: Path) -> list[dict]:

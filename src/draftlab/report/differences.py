@@ -26,7 +26,7 @@ PLACES = {"path", "dirpath", "folder", "output_dir", "cache_dir", "_partial_"}  
 TOLD = {"data.path"}
 # Families whose constructors take no sequential head: their name says so. Elsewhere head=none is a choice worth naming.
 HEADLESS = {"dflash", "eagle3", "mtp"}
-MOST = 3  # differing keys that a label names
+MOST = 3  # differing keys that a label names, unless more are needed to tell it from all others
 
 Config = Mapping[str, str]
 
@@ -91,6 +91,8 @@ def drafter_name(config: Config) -> str:
 def labels(configs: Sequence[Config]) -> list[str]:
     """A name for each configuration: its drafter and, where drafters of one name differ, what they differ in.
 
+    Different configurations have different names, equal ones the same.
+
     >>> same = {"drafter._target_": "DFlash"}
     >>> labels([{**same, "trainer.lr": "0.1"}, {**same, "trainer.lr": "0.2"}])
     ['dflash, lr 0.1', 'dflash, lr 0.2']
@@ -98,9 +100,37 @@ def labels(configs: Sequence[Config]) -> list[str]:
     names = [drafter_name(config) for config in configs]
     result = []
     for name, config in zip(names, configs, strict=True):
-        keys = differing([other for other, its_name in zip(configs, names, strict=True) if its_name == name])
-        parts = [_part(key, config.get(key), keys) for key in keys[:MOST]]
-        result.append(", ".join([name, *parts, *(["…"] if len(keys) > MOST else [])]))
+        alike = [other for other, its_name in zip(configs, names, strict=True) if its_name == name]
+        keys = differing(alike)
+        shown = _telling(alike, keys)
+        parts = [_part(key, config.get(key), keys) for key in shown]
+        result.append(", ".join([name, *parts, *(["…"] if len(keys) > len(shown) else [])]))
+    return _numbered(result, configs)
+
+
+def _telling(configs: Sequence[Config], keys: Sequence[str]) -> list[str]:
+    """The first MOST of ``keys``, and of the others those without which two of ``configs`` would read alike."""
+
+    def told(some: Sequence[str]) -> int:
+        return len({tuple(_part(key, config.get(key), keys) for key in some) for config in configs})
+
+    shown = list(keys[:MOST])
+    for key in keys[MOST:]:
+        if told([*shown, key]) > told(shown):
+            shown.append(key)
+    return shown
+
+
+def _numbered(names: Sequence[str], configs: Sequence[Config]) -> list[str]:
+    """``names`` with a number where another configuration has the same: classes of one name from two packages."""
+    holders: dict[str, list[Config]] = {}
+    result = []
+    for name, config in zip(names, configs, strict=True):
+        held = holders.setdefault(name, [])
+        if config not in held:
+            held.append(config)
+        place = held.index(config) + 1
+        result.append(name if place == 1 else f"{name} ({place})")
     return result
 
 

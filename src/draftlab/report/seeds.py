@@ -23,10 +23,11 @@ SUMS = ("rounds", "draft_seconds", "verify_seconds")  # of the speed comparison;
 def join_seeds(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with one in place of each group of two or more seeds, where its first stood; named as the group is.
 
-    Seeds of one configuration alone stay apart: there is nothing else to compare them with.
+    Seeds of one configuration alone stay apart: there is nothing else to compare them with. A run whose seed another of
+    its group has already stays a line of its own.
     """
     groups, _ = find_groups(runs)
-    joined = {group.runs[0].name: _join(group) for group in groups if len(set(group.seeds)) > 1}
+    joined = {group.runs[0].name: _join(group) for group in groups if len(group.seeds) > 1}
     gone = {run.name for group in groups if group.runs[0].name in joined for run in group.runs[1:]}
     lines = [joined.get(run.name, run) for run in runs if run.name not in gone]
     return lines if len(lines) > 1 else list(runs)
@@ -49,9 +50,22 @@ def _join(group: Group) -> Run:
 
 
 def _join_speed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One row a temperature; empty where a run has no speed comparison, since a mean over the others is none of all."""
+    """One row a temperature at which every run has a speed comparison: a mean over the others is none of all.
+
+    A number that one of them lacks there is NaN.
+    """
     if any(part.empty for part in parts):
         return pd.DataFrame()
-    rows = pd.concat(parts, ignore_index=True).select_dtypes("number")
-    how = {name: "sum" if name in SUMS else "mean" for name in rows.columns if name != "temperature"}
+    rows = pd.concat([part.drop_duplicates("temperature") for part in parts], ignore_index=True)
+    rows = rows[rows.groupby("temperature")["temperature"].transform("size") == len(parts)].select_dtypes("number")
+    means = [name for name in rows.columns if name not in (*SUMS, "temperature")]
+    how = {name: _sum if name in SUMS else _mean for name in (*SUMS, *means) if name in rows.columns}
     return rows.groupby("temperature", as_index=False).agg(how)
+
+
+def _sum(values: pd.Series) -> float:
+    return values.sum(skipna=False)
+
+
+def _mean(values: pd.Series) -> float:
+    return values.mean(skipna=False)
