@@ -13,7 +13,8 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.report import compare_runs, write_reports
+from draftlab.report import comparable, compare_runs, write_reports
+from draftlab.report.comparable import check_out, run_folders
 
 REPORTS = ("local", "wandb")
 
@@ -24,7 +25,7 @@ def main(cfg: DictConfig) -> None:
     """Compose and run."""
     if OmegaConf.is_missing(cfg, "runs"):
         raise ValueError("runs: name the folders of evaluated runs, as in runs=[outputs/demo]")
-    runs = [cfg.runs] if isinstance(cfg.runs, str) else list(cfg.runs)
+    runs = run_folders(OmegaConf.to_container(cfg, resolve=True)["runs"])
     if cfg.report not in REPORTS:
         raise ValueError(f"report must be one of {', '.join(REPORTS)}, got {cfg.report!r}")
     if cfg.report == "wandb":
@@ -33,11 +34,14 @@ def main(cfg: DictConfig) -> None:
         if len(runs) < 2:
             raise ValueError("report=wandb compares two or more runs; the page of one run has its report already")
         check_ready()
+    if len(runs) > 1:
+        check_out(cfg.out)
     write_reports(runs)
     if len(runs) > 1:
         compare_runs(runs, cfg.out)
     if cfg.report == "wandb":
-        print(f"W&B report: {publish(runs, cfg.out, cfg.project, cfg.entity)}")
+        kept = [run.folder for run in comparable(runs)[0]]
+        print(f"W&B report: {publish(kept, cfg.out, cfg.project, cfg.entity)}")
 
 
 if __name__ == "__main__":

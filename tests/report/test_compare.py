@@ -69,6 +69,13 @@ def test_a_run_that_was_decoded_otherwise_is_named_and_the_rest_goes_on(fake_run
     assert set(pd.read_csv(page.parent / "runs.csv")["run"]) == {"a", "b"}
 
 
+def test_a_run_that_shares_no_temperature_with_all_before_it_is_named(fake_run, tmp_path, capsys):
+    folders = [fake_run(f"r{place}", prompts=2, temperatures=t) for place, t in enumerate([(0.0, 1.0), (0.0,), (1.0,)])]
+    page = compare_runs(folders, tmp_path / "out")
+    assert "left out: r2: temperatures 1 have none in common with 0 of r0 and the others" in capsys.readouterr().out
+    assert set(pd.read_csv(page.parent / "pairs.csv")["temperature"]) == {0.0}
+
+
 def test_targets_are_the_same_by_name_wherever_they_lie(fake_run, tmp_path):
     places = [
         fake_run(name, prompts=3, settings={"target": {"name": "smollm2_135m", "path": f"/{name}"}}) for name in "ab"

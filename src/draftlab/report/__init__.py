@@ -5,13 +5,15 @@
 >>> compare_runs(["outputs/a", "outputs/b"], "outputs/a_b")   # doctest: +SKIP
 """
 
+from draftlab.report.comparable import comparable, find_runs
 from draftlab.report.compare import compare_runs
 from draftlab.report.html import write_report, write_reports
-from draftlab.report.run import Run, find_runs, read_run
+from draftlab.report.run import Run, read_run
 from draftlab.report.tables import length_table, position_table
 
 __all__ = [
     "Run",
+    "comparable",
     "compare_runs",
     "find_runs",
     "length_table",

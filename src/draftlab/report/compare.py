@@ -24,15 +24,15 @@ from draftlab.report import figures
 from draftlab.report.ablation import find_groups, resampled_lengths, seed_table
 from draftlab.report.ablation_page import ablation_sections
 from draftlab.report.bootstrap import METHOD, quantile_interval
+from draftlab.report.comparable import check_out, common_temperatures, comparable
 from draftlab.report.cost import HEADS, cost_cells, cost_section, cost_table
-from draftlab.report.html import details, fact, fact_table, write_csv
-from draftlab.report.run import Run, read_run
+from draftlab.report.html import details, fact_table, write_csv
+from draftlab.report.run import Run
 from draftlab.report.seeds import join_seeds, seed_lines
 from draftlab.report.style import save
 from draftlab.report.tables import ALL, console, length_table, position_table, with_interval
 from draftlab.report.template import image, table, write_page
 
-SAME = ("target", "thinking", "top_k", "top_p", "min_p", "max_new_tokens")  # settings that must agree
 MOST = 5  # runs whose ratios to each other a terminal has room for
 
 
@@ -40,14 +40,13 @@ def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = T
     """Compare evaluated runs; write report.html, *.csv and *.png into ``out``; return the page.
 
     Runs that cannot be compared with the first readable one are listed with the reason. Raises ValueError if fewer than
-    two are left.
+    two are left, or ``out`` cannot be written into.
     """
-    runs, refused = _comparable(run_dirs)
+    runs, refused = comparable(run_dirs)
     if len(runs) < 2:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items()) or "one run was given"
         raise ValueError(f"runs: expected at least two runs to compare, got {len(runs)} ({reasons})")
-    out = Path(out)
-    temperatures = sorted(set.intersection(*(set(run.temperatures) for run in runs)))
+    out, temperatures = check_out(out), common_temperatures(runs)
     lines = join_seeds(runs)
     lengths = _by_run(length_table, lines, temperatures)
     positions = _by_run(position_table, lines, temperatures)
@@ -123,58 +122,6 @@ def pair_table(runs: Sequence[Run], temperatures: Sequence[float]) -> pd.DataFra
                     }
                 )
     return pd.DataFrame(rows)
-
-
-def _comparable(run_dirs: Sequence[str | Path]) -> tuple[list[Run], dict[str, str]]:
-    """Readable runs that agree with the first one, and the reason for every other, by name."""
-    runs, refused = [], {}
-    for folder, name in zip(run_dirs, _names(run_dirs), strict=True):
-        try:
-            run = read_run(folder, name)
-        except ValueError as error:
-            refused[name] = str(error)
-            continue
-        reason = _difference(runs[0], run) if runs else None
-        if reason is None:
-            runs.append(run)
-        else:
-            refused[name] = reason
-    return runs, refused
-
-
-def _names(run_dirs: Sequence[str | Path]) -> list[str]:
-    """The shortest ends of the paths that tell all runs apart."""
-    parts = [Path(folder).resolve().parts for folder in run_dirs]
-    repeated = {"/".join(part) for part in parts if parts.count(part) > 1}
-    if repeated:
-        raise ValueError(f"runs: expected every run once, got {', '.join(sorted(repeated))} more than once")
-    for depth in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    raise AssertionError("different absolute paths have different names")
-
-
-def _difference(first: Run, run: Run) -> str | None:
-    """Why two runs cannot be compared, or None."""
-    for key in SAME:
-        ours, theirs = (_identity(each.settings.get(key)) for each in (first, run))
-        if ours != theirs:
-            return f"{key} is {fact(theirs)}, but {fact(ours)} in {first.name}; evaluate both alike"
-    if not set(first.temperatures) & set(run.temperatures):
-        return (
-            f"temperatures {fact(run.temperatures)} have none in common with {fact(first.temperatures)} of {first.name}"
-        )
-    if first.prompts != run.prompts:
-        shared = len(first.prompts & run.prompts)
-        ours = f"the {len(first.prompts)} prompts of {first.name}"
-        return f"{len(run.prompts)} prompts, of which {shared} are among {ours}; evaluate both on the same"
-    return None
-
-
-def _identity(value):
-    """A target is known by its name; where it lies on disk does not matter."""
-    return value.get("name", value) if isinstance(value, dict) else value
 
 
 def _sections(lengths: pd.DataFrame, pairs: pd.DataFrame, picture: str) -> list[dict]:

@@ -41,7 +41,7 @@ def flat_config(text: str | None) -> dict[str, str]:
         raise ValueError("its .hydra/config.yaml is missing")
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"its .hydra/config.yaml is no YAML ({' '.join(str(error).split())})") from error
     if not isinstance(tree, Mapping):
         raise ValueError("its .hydra/config.yaml holds no keys")

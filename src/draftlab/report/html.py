@@ -69,7 +69,7 @@ def write_report(run_dir: str | Path, show: bool = True) -> Path:
     if show:
         terminal = console()
         terminal.print(console_table(lengths, f"{run.name}: accepted length"))
-        for row in run.speed.to_dict("records"):
+        for row in run.speed.dropna(subset="ratio").to_dict("records") if len(run.speed) else []:
             text = f"T={row['temperature']:g}: {row['ratio']:.2f} times the tokens/s of plain decoding, in the same run"
             terminal.print(text, highlight=False)
         terminal.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
@@ -212,7 +212,7 @@ def _cards(run: Run, lengths: pd.DataFrame) -> list[dict[str, str]]:
                 "label": f"tokens/s over plain decoding at T = {row['temperature']:g}, same run",
             }
             for row in run.speed.to_dict("records")
-            if row["ratio"] is not None and not np.isnan(row["ratio"])
+            if not np.isnan(row["ratio"])
         ]
     return cards
 

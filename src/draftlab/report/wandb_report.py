@@ -40,7 +40,7 @@ def check_ready(host: str = "api.wandb.ai") -> None:
 
 
 def publish(run_dirs: Sequence[str | Path], out: str | Path, project: str, entity: str | None = None) -> str:
-    """Save the report of ``run_dirs``, whose comparison lies in ``out``, and return its address."""
+    """Save the report of ``run_dirs``, the runs that the comparison in ``out`` kept, and return its address."""
     report = build_report(run_dirs, Path(out), project, entity)
     report.save()
     return report.url
@@ -81,10 +81,13 @@ def build_report(run_dirs: Sequence[str | Path], out: Path, project: str, entity
 
 
 def wandb_name(run_dir: str | Path) -> str:
-    """The name under which training logged run ``run_dir`` to W&B."""
+    """The name under which training logged run ``run_dir`` to W&B; its folder's where no name is recorded."""
     run = read_run(run_dir)
-    config = yaml.safe_load(run.config) if run.config else None
-    return str((config or {}).get("run_name") or run.name)
+    try:
+        config = yaml.safe_load(run.config or "")
+    except (yaml.YAMLError, ValueError):  # the comparison has named it; its name on W&B is the folder's, as by default
+        config = None
+    return str((config.get("run_name") if isinstance(config, dict) else None) or run.name)
 
 
 def length_rows(runs: pd.DataFrame) -> pd.DataFrame:
