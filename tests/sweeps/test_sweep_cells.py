@@ -76,6 +76,21 @@ def test_values_that_are_no_folder_names_get_safe_and_different_ones(pair):
     assert all(len(name) < 140 and not set(name) & set("/ ,=[]'") for name in (first, second))
 
 
+def test_cells_whose_values_hold_the_names_of_others_have_folders_of_their_own():
+    """Every pair of values made of one to three parts that look like the joints of a name."""
+    words = ["-".join(parts) for n in (1, 2, 3) for parts in itertools.product(("1", "b_1", "a_1"), repeat=n)]
+    pairs = list(itertools.product(words, words))
+    assert len({cell_name({"x.a": a, "b": b}, ["x.a", "b"]) for a, b in pairs}) == len(pairs)
+    assert cell_name({"a": "1-b", "b": "2-c_3"}, ["a", "b"]) == "a_1-b-b_2-c_3"  # reads one way: no digest
+
+
+def test_the_name_of_a_cell_does_not_depend_on_the_cells_after_it(bench):
+    parameters = {"a": {"values": ["1-b_2", "1"]}, "b": {"values": ["3", "2-b_3"]}}
+    names = [cell.name for cell in cells(bench, parameters)]
+    assert len(set(names)) == 4 and names[0].startswith("a_1-b_2-b_3-") and names[2] == "a_1-b_3"
+    assert [cell.name for cell in cells(bench, parameters, count=1)] == names[:1]
+
+
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -3,7 +3,8 @@
     grid      Π_i values_i, the first parameter slowest
     random    cell n is drawn from a generator seeded by (seed, n), so a larger count keeps the cells before it
 
-A name is made of the values that vary: ``drafter_dspark-block_size_8``. The module knows nothing of how cells are run.
+A name is made of the values that vary: ``drafter_dspark-block_size_8``. It depends on the cell alone, so that a larger count
+renames nothing, and no two cells share one. The module knows nothing of how cells are run.
 
     >>> [cell.name for cell in make_cells(read_sweep("sweeps/gamma.yaml"))][:1]
     ['drafter_dspark-block_size_4']
@@ -80,15 +81,28 @@ def _random(sweep: Sweep, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def cell_name(values: Mapping[str, Any], varying: list[str]) -> str:
-    """``last part of the key_value`` of every varying parameter, joined by dashes; a digest where that is not a safe name.
+    """``last part of the key_value`` of every varying parameter, joined by dashes; a digest where other values could have the
+    same name, or where it is not safe as a folder.
 
     >>> cell_name({"drafter.num_layers": 2, "head": "rnn"}, ["drafter.num_layers", "head"])
     'num_layers_2-head_rnn'
     """
     short = {name: name.rsplit(".", 1)[-1] for name in varying}
     ambiguous = len(set(short.values())) < len(short)
-    exact = "-".join(f"{name if ambiguous else short[name]}_{values[name]}" for name in varying) or "only"
+    parts = [(name if ambiguous else short[name], str(values[name])) for name in varying]
+    exact = "-".join(f"{key}_{value}" for key, value in parts) or "only"
     safe = UNSAFE.sub("_", exact)
-    if safe == exact and len(safe) <= LONGEST_NAME:
+    if safe == exact and len(safe) <= LONGEST_NAME and _reads_one_way(safe, [key for key, _ in parts]):
         return safe
     return f"{safe[:LONGEST_NAME]}-{digest(dict(values))[:8]}"
+
+
+def _reads_one_way(name: str, keys: list[str]) -> bool:
+    """Whether only one set of values gives ``name``: shortest and longest first values that fit are then the same.
+
+    ``a_1-b_2-b_3`` reads as a = 1 and as a = 1-b_2.
+    """
+    shortest, longest = (
+        re.match("-".join(f"{re.escape(key)}_({value})" for key in keys) + r"\Z", name) for value in (".*?", ".*")
+    )
+    return not keys or shortest.groups() == longest.groups()
