@@ -33,18 +33,21 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The options of a command line.
 
     Raises:
-        ValueError: an unknown option, a value of the wrong type, or no file.
+        ValueError: an unknown option, a value of the wrong type, fewer than one worker, or no file.
     """
     parser = Parser(prog="sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="sweep file in W&B's format, as sweeps/gamma.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="Hydra overrides for every cell")
     parser.add_argument("--workers", type=int, default=1, help="cells side by side (default 1)")
     parser.add_argument("--gpus", default="", help="device numbers, as 0,1,2: each worker gets one of them")
     parser.add_argument("--count", type=int, help="only the first so many cells; a random sweep needs it")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of a random sweep (default 0)")
     parser.add_argument("--folder", type=Path, help="where run folders go (default outputs/sweeps/<file>)")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the commands, start nothing")
-    return parser.parse_intermixed_args(words)
+    options = parser.parse_intermixed_args(words)
+    if options.workers < 1:
+        parser.error(f"--workers must be at least 1, got {options.workers}")
+    return options
 
 
 @entry

@@ -55,6 +55,20 @@ def test_a_random_sweep_needs_a_count_of_its_own_or_of_the_file(bench):
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"distribution": "log_normal", "mu": 800},
+        {"distribution": "q_log_normal", "mu": 800},
+        {"distribution": "uniform", "min": -1.7e308, "max": 1.7e308},
+    ],
+    ids=str,
+)
+def test_a_law_that_draws_numbers_beyond_a_float_is_refused_by_name(bench, settings):
+    with pytest.raises(ValueError, match=rf"try\.yaml: a: {settings['distribution']} with .* beyond those of a float"):
+        cells(bench, {"a": settings}, count=1, method="random")
+
+
+@pytest.mark.parametrize(
     ("values", "name"),
     [
         ({"a.head": "rnn", "b.size": 2}, "head_rnn-size_2"),

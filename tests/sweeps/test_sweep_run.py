@@ -227,9 +227,10 @@ def test_a_dry_run_prints_the_commands_and_starts_nothing(bench):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "file"),
+        ([], "required: file; see"),
         (["no_such.yaml"], "no_such.yaml: no such file"),
         (["try.yaml", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["try.yaml", "--workers", "-3", "--dry-run"], "--workers must be at least 1, got -3"),
         (["try.yaml", "--workers", "two"], "invalid int value: 'two'"),
         (["try.yaml", "--multirun"], "--multirun"),
         (["try.yaml", "n=3"], "n is swept"),

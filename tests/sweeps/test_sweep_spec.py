@@ -10,6 +10,11 @@ from draftlab.sweeps import read_sweep
 
 OWN = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 GOOD = {"a": {"values": [1, 2]}}
+BASE = {
+    "program": "program.py",
+    "method": "grid",
+    "command": ["${interpreter}", "${program}", "${args_no_hyphens}"],
+}
 
 
 @pytest.mark.parametrize(
@@ -28,9 +33,11 @@ GOOD = {"a": {"values": [1, 2]}}
         ({"command": ["${python}", "${program}", "${args_no_hyphens}"]}, r"unknown macro ${python}"),
         ({"parameter": {}}, "unknown key parameter"),
         ({"run_cap": 0}, "run_cap"),
+        ({"run_cap": True}, "run_cap must be a whole number above 0, got True"),
         ({"metric": "loss"}, "metric must have a name"),
         ({"metric": {"name": "loss", "goal": "more"}}, "metric.goal must be one of maximize, minimize"),
         ({"metric": {"name": "loss", "gaol": "maximize"}}, "metric has no setting gaol"),
+        ({"metric": {"name": "loss", 1: 2, "foo": 3}}, "metric has no setting 1, foo"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_name_and_what_is_wrong(bench, changed, message):
@@ -57,6 +64,11 @@ def test_a_broken_file_is_refused_with_its_name_and_what_is_wrong(bench, changed
         ({"values": [1, 2], "probabilities": [0.5, 0.5]}, "a grid cannot list"),
         ({"values": [1, 2], "probabilities": [0.5]}, "2 numbers that sum to 1"),
         ({"values": [1, 2], "probabilities": [0.5, 0.6]}, "2 numbers that sum to 1"),
+        ({"values": [[None]]}, "the null in [None] cannot be written as an argument"),
+        ({"value": [1, {"x": [None]}]}, "the null in"),
+        ({1: 2, "b": 3}, "the names of settings are words such as values, got 1"),
+        ({"distribution": ["normal"]}, "unknown distribution ['normal']"),
+        ({"distribution": "int_uniform", "min": 0, "max": 10**400}, "must be a whole number"),
         ({"distribution": "log_normals"}, "unknown distribution 'log_normals'"),
         ({"distribution": "uniform", "min": 0.1}, "max has no value"),
         ({"distribution": "uniform", "min": "1e-3", "max": 1}, "write 1.0e-3"),
@@ -100,6 +112,13 @@ def test_malformed_yaml_is_refused_with_the_line(bench, text, message):
     with pytest.raises(ValueError) as caught:
         read_sweep("try.yaml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "&v [1, *v]"], ids=["3000 brackets", "holds itself"])
+def test_endless_nesting_is_refused_with_the_name_of_the_file(bench, value):
+    (bench.folder / "try.yaml").write_text(yaml.safe_dump(BASE) + f"parameters:\n  a: {{values: [{value}]}}\n")
+    with pytest.raises(ValueError, match=r"sweep file try\.yaml: brackets nested too deeply"):
+        read_sweep("try.yaml")
 
 
 def test_a_missing_file_is_refused_with_the_files_of_the_project(bench):

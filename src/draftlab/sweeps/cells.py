@@ -47,7 +47,7 @@ def make_cells(sweep: Sweep, count: int | None = None, seed: int = 0) -> list[Ce
         count: the first so many; a random sweep without ``run_cap`` needs it. seed: of a random sweep's draws.
 
     Raises:
-        ValueError: a count below 1, or none for a random sweep.
+        ValueError: a count below 1, or none for a random sweep; a drawn number that is no float.
     """
     count = sweep.run_cap if count is None else count
     if count is not None and count < 1:
@@ -75,7 +75,10 @@ def _random(sweep: Sweep, count: int, seed: int) -> list[dict[str, Any]]:
         if len(drawn) == count:
             break
         rng = Random(f"{seed}-{number}")
-        values = {parameter.name: parameter.draw(rng) for parameter in sweep.parameters}
+        try:
+            values = {parameter.name: parameter.draw(rng) for parameter in sweep.parameters}
+        except ValueError as error:
+            raise ValueError(f"{sweep.path}: {error}") from None
         drawn.setdefault(str(values), values)
     return list(drawn.values())
 

@@ -12,6 +12,7 @@ of q. The module knows nothing of what the parameter means.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -77,9 +78,23 @@ class Parameter:
         return {"constant": [of.get("value")], "categorical": of.get("values")}.get(self.distribution)
 
     def draw(self, rng: Random) -> Any:
-        """One value; the same for the same state of ``rng``."""
+        """One value; the same for the same state of ``rng``.
+
+        Raises:
+            ValueError: a drawn number is larger than a float can be.
+        """
         if self.distribution in LISTED:
             return LISTED[self.distribution](rng, self.settings)
+        try:
+            value = self._draw_number(rng)
+        except OverflowError:  # of the exponential, or of a rounded infinity
+            value = math.inf
+        if not math.isfinite(value):
+            given = ", ".join(f"{key} {number}" for key, number in self.settings.items())
+            raise ValueError(f"{self.name}: {self.distribution} with {given} draws numbers beyond those of a float")
+        return value
+
+    def _draw_number(self, rng: Random) -> float:
         if self.distribution in CONTINUOUS:
             return float(f"{CONTINUOUS[self.distribution](rng, self.settings):.{DIGITS}g}")
         step = self.settings["q"]
@@ -99,10 +114,13 @@ def read_parameter(name: str, given: Any) -> Parameter:
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"{name}: expected settings such as values: [1, 2], got {given!r}")
+    odd = [key for key in given if not isinstance(key, str)]
+    if odd:
+        raise ValueError(f"{name}: the names of settings are words such as values, got {odd[0]!r}")
     if "parameters" in given:
         raise ValueError(f"{name}: nested parameters are not run here; write each as one dotted name, as {name}.key")
     distribution = given.get("distribution", _usual(given))
-    if distribution not in SETTINGS:
+    if not isinstance(distribution, str) or distribution not in SETTINGS:
         if "distribution" in given:
             raise ValueError(f"{name}: unknown distribution {distribution!r}; choose one of {', '.join(SETTINGS)}")
         raise ValueError(f"{name}: expected value, values, min and max, or a distribution, got {sorted(given)}")
@@ -137,6 +155,10 @@ def _check_values(name: str, settings: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{name}: {value!r} cannot be written as an argument; for Hydra's null write 'null' in quotes"
             )
+        if _holds_none(value):  # as text it would be the word None
+            raise ValueError(
+                f"{name}: the null in {value!r} cannot be written as an argument; write the whole list in quotes, as '[null]'"
+            )
     words = [str(value) for value in values]
     if len(set(words)) < len(words):
         raise ValueError(f"{name}: values has the same entry twice: {values}")
@@ -165,5 +187,11 @@ def _check_numbers(name: str, distribution: str, settings: Mapping[str, Any]) ->
         raise ValueError(f"{name}: min of {distribution} must be above 0, got {settings['min']}")
 
 
+def _holds_none(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_none, value.values()))
+    return any(map(_holds_none, value)) if isinstance(value, list) else value is None
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

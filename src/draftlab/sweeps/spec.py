@@ -83,6 +83,8 @@ def read_sweep(path: str | Path) -> Sweep:
         return _checked(found, _parse(found))
     except ValueError as error:
         raise ValueError(f"sweep file {path}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"sweep file {path}: brackets nested too deeply, or a list that holds itself") from None
 
 
 def find_file(path: str | Path) -> Path | None:
@@ -129,7 +131,7 @@ def _checked(path: Path, content: dict[str, Any]) -> Sweep:
             raise ValueError(f"{key} must be a text, got {content[key]!r}")
     method = _method(content.get("method"))
     run_cap = content.get("run_cap")
-    if run_cap is not None and (not isinstance(run_cap, int) or run_cap < 1):
+    if run_cap is not None and (not isinstance(run_cap, int) or isinstance(run_cap, bool) or run_cap < 1):
         raise ValueError(f"run_cap must be a whole number above 0, got {run_cap!r}")
     notes = ["early_terminate is W&B's; here every run goes to its end"] if "early_terminate" in content else []
     return Sweep(
@@ -208,7 +210,7 @@ def _metric(metric: Any) -> Metric | None:
     goal = metric.get("goal", "minimize")
     if goal not in GOALS:
         raise ValueError(f"metric.goal must be one of {', '.join(GOALS)}, got {goal!r}")
-    unknown = sorted(set(metric) - {"name", "goal", "target", "impute"})
+    unknown = [str(key) for key in metric if key not in ("name", "goal", "target", "impute")]
     if unknown:
         raise ValueError(f"metric has no setting {', '.join(unknown)}; it takes name, goal, target and impute")
     return Metric(metric["name"], goal == "maximize")
