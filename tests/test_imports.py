@@ -96,3 +96,9 @@ def test_an_entry_script_is_thin_and_needs_no_other_one_to_start(path):
     assert len(source.splitlines()) <= 120, (
         f"{path.name} is longer than an entry script should be; move work to draftlab"
     )
+
+
+def test_no_two_test_files_share_a_name():
+    """Pytest imports them by their name alone, and leaves out the second."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))

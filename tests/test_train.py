@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fitting
+from processes import usual_signals
 
 SCRIPT = Path(__file__).parents[1] / "src" / "train.py"
 
@@ -54,6 +55,7 @@ def start(arguments, environment, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=usual_signals,
     )
 
 

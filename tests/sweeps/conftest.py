@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+
+from processes import usual_signals
 
 SCRIPT = Path(__file__).parents[2] / "src" / "sweep.py"
 
@@ -72,12 +73,6 @@ HYDRA_CONF = {
 COMMAND = ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
 
 
-def _usual_signals():
-    """A test run under nohup, or in the background of a shell, hands ignored signals on to its children."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """The current folder of a test: ``write`` makes a sweep file, ``start`` and ``run`` start src/sweep.py in it."""
@@ -107,7 +102,7 @@ def bench(tmp_path, monkeypatch):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            preexec_fn=_usual_signals,
+            preexec_fn=usual_signals,
         )
         started.append(process)
         return process
