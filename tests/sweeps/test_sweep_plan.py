@@ -112,6 +112,43 @@ def test_an_override_that_cannot_be_is_refused_before_any_run(bench, override, m
 
 
 @pytest.mark.parametrize(
+    ("override", "command", "message"),
+    [
+        (
+            "+many=yes",
+            ["${args_no_hyphens}"],
+            "hydra.mode to MULTIRUN; take an experiment that does not, or add hydra.mode=RUN",
+        ),
+        ("part=two", ["-m", "${args_no_hyphens}"], "its command has -m; leave that word out"),
+    ],
+)
+def test_a_cell_that_hydra_would_make_several_runs_of_is_refused(bench, override, command, message):
+    mode = "# @package _global_\nhydra: {mode: MULTIRUN}\n"
+    (bench.folder / "conf" / "many").mkdir()
+    (bench.folder / "conf" / "many" / "yes.yaml").write_text(mode)
+    content = {"command": ["${interpreter}", "${program}", *command], **WORK}
+    with pytest.raises(ValueError, match="a cell is one run, and size_1 would be several") as caught:
+        plan(bench, SIZES, [override], **content)
+    assert message in str(caught.value) and override in str(caught.value)
+    assert plan(bench, SIZES, ["+many=yes", "hydra.mode=RUN"], **WORK).jobs  # as the message says
+
+
+@pytest.mark.parametrize("experiment", ["demo_compare", "compare_smollm2", "table1"])
+def test_an_experiment_of_several_runs_is_no_cell_of_a_sweep(experiment):
+    sweep = read_sweep(ROOT / "sweeps" / "loss.yaml")
+    with pytest.raises(ValueError, match=r"loss\.yaml: a cell is one run, and loss_dspark would be several"):
+        make_plan(sweep, make_cells(sweep, 1), Path("out"), [f"experiment={experiment}"])
+
+
+@pytest.mark.parametrize("blocked", ["out", "out/try", "out/try/size_2"])
+def test_a_folder_that_is_a_file_is_refused_before_any_run(bench, blocked):
+    (bench.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
+    (bench.folder / blocked).write_text("")
+    with pytest.raises(ValueError, match=f"{blocked} is not a folder; give another --folder"):
+        plan(bench, SIZES)
+
+
+@pytest.mark.parametrize(
     ("parameters", "message"),
     [
         ({"sizes": {"values": [1, 2]}}, "sizes"),

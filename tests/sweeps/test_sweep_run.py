@@ -205,6 +205,14 @@ def test_two_runners_in_one_folder_are_refused(bench, monkeypatch):
     assert {state.state for state in run_plan(plan)} == {"finished"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="takes Linux's /proc, where nobody can make a folder")
+def test_a_folder_that_cannot_be_made_is_refused(bench):
+    code, output = bench.run(bench.write(FOUR), "--folder", "/proc/no_such")
+    assert (
+        code == 1 and output.startswith("error: run folder /proc/no_such cannot be made") and "Traceback" not in output
+    )
+
+
 def test_a_command_that_cannot_be_started_is_a_failed_cell(bench):
     code, output = bench.run(bench.write(FOUR, command=["no_such_program", "${program}", "${args_no_hyphens}"]))
     assert code == 1 and output.count("FAILED (exit code 127)") == 4 and "no_such_program" in output
@@ -234,6 +242,9 @@ def test_a_dry_run_prints_the_commands_and_starts_nothing(bench):
         (["try.yaml", "--workers", "two"], "invalid int value: 'two'"),
         (["try.yaml", "--multirun"], "--multirun"),
         (["try.yaml", "n=3"], "n is swept"),
+        (["try.yaml", "--folder", "program.py"], "program.py is not a folder; give another --folder"),
+        (["try.yaml", "--folder", "/dev/null/x"], "/dev/null is not a folder; give another --folder"),
+        (["try.yaml", "--folder", "x" * 300], "cannot be made"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_message_with_exit_code_1(bench, words, message):

@@ -32,7 +32,7 @@ class HydraProgram:
     version_base: str | None
 
     def compose(self, runs: list[list[str]]) -> list[DictConfig]:
-        """The configuration of each of ``runs``, lists of overrides.
+        """The configuration of each of ``runs``, lists of overrides, with Hydra's own part under ``hydra``.
 
         Raises:
             ValueError: a run whose overrides do not compose, with Hydra's words and the run's overrides.
@@ -41,7 +41,7 @@ class HydraProgram:
         with initialize_config_dir(str(self.config_dir), version_base=self.version_base):
             for overrides in runs:
                 try:
-                    composed.append(compose(self.config_name, overrides=overrides))
+                    composed.append(compose(self.config_name, overrides=overrides, return_hydra_config=True))
                 except (HydraException, OmegaConfBaseException) as error:
                     words = str(error).split(NOT_FOR_USERS)[0]
                     raise ValueError(f"{words}\n(composed with {' '.join(overrides)})") from None

@@ -17,6 +17,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
 from draftlab.sweeps.cells import Cell
 from draftlab.sweeps.hydra_program import find_hydra_program
 from draftlab.sweeps.spec import ARGUMENTS, PROGRAM, Metric, Sweep
@@ -61,10 +64,12 @@ def make_plan(sweep: Sweep, cells: list[Cell], folder: Path, overrides: list[str
         folder: of the sweep. overrides: ``key=value`` words for every cell.
 
     Raises:
-        ValueError: an override of a swept parameter or of the run folder, or a cell that the program's configuration refuses.
+        ValueError: an override of a swept parameter or of the run folder, a folder that cannot be, or a cell that the program's
+        configuration refuses or makes several runs of.
     """
     overrides = list(overrides or [])
     _check_overrides(sweep, overrides)
+    _check_folders([folder, *(folder / cell.name for cell in cells)])
     start, fixed, rest = _split(sweep.command, overrides)
     program = find_hydra_program(Path(sweep.program))
     arguments = [(*fixed, *cell.arguments, *rest) for cell in cells]
@@ -75,6 +80,8 @@ def make_plan(sweep: Sweep, cells: list[Cell], folder: Path, overrides: list[str
             composed = program.compose(runs)
         except ValueError as error:
             raise ValueError(f"{sweep.path}: {error}") from None
+        for cell, words, cfg in zip(cells, arguments, composed, strict=True):
+            _check_one_run(sweep, cell, words, cfg)
         resume = (RESUME,) if all("resume" in cfg for cfg in composed) else ()
     begin = [word for token in start for word in _expand(token, sweep.program)]
     jobs = []
@@ -99,6 +106,33 @@ def _check_overrides(sweep: Sweep, overrides: list[str]) -> None:
             raise ValueError(f"{word}: {key} is swept in {sweep.path}; change its values there")
         if key == FOLDER_KEY:
             raise ValueError(f"{word}: every cell has a folder of its own; --folder says where they lie")
+
+
+def _check_folders(folders: list[Path]) -> None:
+    """Refuse a folder that is, or would lie in, something else; what is missing is made when the sweep runs."""
+    for folder in folders:
+        try:
+            found = next(place for place in (folder, *folder.parents) if place.exists())
+            if not found.is_dir():
+                raise ValueError(f"run folder {folder}: {found} is not a folder; give another --folder")
+        except OSError as error:
+            raise ValueError(f"run folder {folder} cannot be made: {error}; give another --folder") from None
+
+
+def _check_one_run(sweep: Sweep, cell: Cell, words: tuple[str, ...], cfg: DictConfig) -> None:
+    """Refuse a cell that Hydra would start as a multirun: its runs would not lie in the cell's folder."""
+    asked = sorted({"-m", "--multirun"} & set(words))
+    if asked or cfg.hydra.mode == RunMode.MULTIRUN:
+        why, mend = (
+            "its configuration sets hydra.mode to MULTIRUN",
+            "take an experiment that does not, or add hydra.mode=RUN",
+        )
+        if asked:
+            why, mend = f"its command has {asked[0]}", "leave that word out"
+        raise ValueError(
+            f"{sweep.path}: a cell is one run, and {cell.name} would be several: {why}; {mend} "
+            f"(composed with {' '.join(words)})"
+        )
 
 
 def _key(word: str) -> str:

@@ -163,7 +163,8 @@ def run_plan(plan: Plan, workers: int = 1, gpus: list[str] | None = None) -> lis
     """Run every cell of ``plan`` that is not finished; the state of all of them, in order.
 
     Raises:
-        ValueError: fewer than one worker; a cell that was started with other arguments; another runner in the same folder.
+        ValueError: fewer than one worker; a cell that was started with other arguments; another runner in the same folder;
+        a folder that cannot be made.
         KeyboardInterrupt: stopped by Ctrl-C or a signal; no run is left behind.
     """
     with _locked(plan.folder) as lock, _signals_as_interrupts():
@@ -197,8 +198,12 @@ def _wait(runs: list[_Run], seconds: float) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int]:
     """Hold ``folder``; the descriptor is handed to the runs, so that the lock outlives a runner that is killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ValueError(f"run folder {folder} cannot be made or written: {error}; give another --folder") from None
+    with opened as file:
         deadline, said = time.monotonic() + LOCK_SECONDS, False
         while True:
             try:

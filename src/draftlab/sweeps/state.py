@@ -12,14 +12,14 @@ from __future__ import annotations
 import csv
 import math
 import signal
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from draftlab.data.files import read_json, write_json
 from draftlab.sweeps.plan import Job, Plan
 
-WAITING, RUNNING, FINISHED, FAILED, STOPPED = "waiting", "running", "finished", "failed", "stopped"
+STATES = WAITING, RUNNING, FINISHED, FAILED, STOPPED = "waiting", "running", "finished", "failed", "stopped"
 FILE, MARKER, METRICS = "sweep.json", "finished.json", "metrics.csv"
 LAST_LINES = 12  # of the log of a failed run
 TAIL_BYTES = 16_000
@@ -48,8 +48,9 @@ class Ledger:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.path = plan.folder / FILE
-        self.others: dict[str, Any] = read_json(self.path).get("cells", {}) if self.path.exists() else {}
-        self.cells = {job.cell.name: self._found(job, self.others.pop(job.cell.name, {})) for job in plan.jobs}
+        earlier = read_states(self.path) if self.path.exists() else {}
+        self.cells = {job.cell.name: _found(job, earlier.pop(job.cell.name, None)) for job in plan.jobs}
+        self.others = {name: asdict(state) for name, state in earlier.items()}
 
     def of(self, job: Job) -> CellState:
         """The state of one cell."""
@@ -71,19 +72,83 @@ class Ledger:
         write_json(self.path, {"sweep": self.plan.name, "cells": cells})
         return state
 
-    def _found(self, job: Job, earlier: dict[str, Any]) -> CellState:
-        """What an earlier runner left of a cell."""
-        marker = job.folder / MARKER
-        if marker.exists():
-            state = CellState(**read_json(marker))
-            _check_same(job, state.arguments, "finished")
-            return state
-        if not job.folder.exists() or not earlier:
-            return CellState(job.cell.name, dict(job.cell.values), list(job.arguments))
-        if earlier["state"] != WAITING:  # it may have checkpoints, which only the same run can go on from
-            _check_same(job, earlier["arguments"], "started")
-        seconds = earlier["seconds"]
-        return CellState(job.cell.name, dict(job.cell.values), list(job.arguments), seconds=seconds)
+
+def _found(job: Job, earlier: CellState | None) -> CellState:
+    """What an earlier runner left of a cell: its marker, or ``earlier`` of the sweep's file."""
+    marker = job.folder / MARKER
+    if marker.exists():
+        state = read_marker(marker)
+        _check_same(job, state.arguments, "finished")
+        return replace(state, name=job.cell.name, values=dict(job.cell.values))
+    fresh = CellState(job.cell.name, dict(job.cell.values), list(job.arguments))
+    if not job.folder.exists() or earlier is None:
+        return fresh
+    if earlier.state != WAITING:  # it may have checkpoints, which only the same run can go on from
+        _check_same(job, earlier.arguments, "started")
+    return replace(fresh, seconds=earlier.seconds)
+
+
+def read_states(path: Path) -> dict[str, CellState]:
+    """The cells of a ``sweep.json`` by name.
+
+    Raises:
+        ValueError: it is not what a runner writes.
+    """
+    content = read_json(path)
+    try:
+        cells = content.get("cells") if isinstance(content, dict) else None
+        if not isinstance(cells, dict):
+            raise ValueError("expected an object whose cells are an object")
+        return {name: _checked_state(f"cell {name}", found) for name, found in cells.items()}
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: {error}; give another --folder, or remove that file to go on with the same arguments: what "
+            f"has finished is known from each cell's {MARKER}"
+        ) from None
+
+
+def read_marker(path: Path) -> CellState:
+    """The state in a ``finished.json``.
+
+    Raises:
+        ValueError: it is not what a runner writes.
+    """
+    found = read_json(path)
+    try:
+        state = _checked_state("it", found)
+        if state.state != FINISHED:
+            raise ValueError(f"its state is {state.state}, not {FINISHED}")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; remove that file to run the cell again") from None
+    return state
+
+
+def _checked_state(what: str, found: Any) -> CellState:
+    """``found`` of a JSON file as a state; every field is checked, since a runner counts with them."""
+    keys = [known.name for known in fields(CellState)]
+    if not isinstance(found, dict) or set(found) != set(keys):
+        got = ", ".join(found) or "none" if isinstance(found, dict) else repr(found)
+        raise ValueError(f"{what} must have the keys {', '.join(keys)}, got {got}")
+    arguments, state, seconds = found["arguments"], found["state"], found["seconds"]
+    expected = {
+        "values": (isinstance(found["values"], dict), "an object"),
+        "arguments": (
+            isinstance(arguments, list) and all(isinstance(word, str) for word in arguments),
+            "a list of words",
+        ),
+        "state": (state in STATES, f"one of {', '.join(STATES)}"),
+        "exit_code": (found["exit_code"] is None or _is_number(found["exit_code"]), "a number or null"),
+        "seconds": (_is_number(seconds) and seconds >= 0, "a number from 0 on"),
+        "metric": (found["metric"] is None or _is_number(found["metric"]), "a number or null"),
+    }
+    for key, (right, kind) in expected.items():
+        if not right:
+            raise ValueError(f"{key} of {what} must be {kind}, got {found[key]!r}")
+    return CellState(**found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _check_same(job: Job, earlier: list[str], what: str) -> None:
