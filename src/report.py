@@ -13,7 +13,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.report import comparable, compare_runs, write_reports
+from draftlab.report import comparable_runs, compare_runs, write_reports
 from draftlab.report.comparable import check_out, run_folders
 
 REPORTS = ("local", "wandb")
@@ -40,7 +40,7 @@ def main(cfg: DictConfig) -> None:
     if len(runs) > 1:
         compare_runs(runs, cfg.out)
     if cfg.report == "wandb":
-        kept = [run.folder for run in comparable(runs)[0]]
+        kept = [run.folder for run in comparable_runs(runs)[0]]
         print(f"W&B report: {publish(kept, cfg.out, cfg.project, cfg.entity)}")
 
 

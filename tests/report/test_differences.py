@@ -70,6 +70,11 @@ def test_a_key_that_differs_in_the_third_run_only_is_shown_for_all():
     assert table.values.tolist() == [["trainer.optimizer.lr", "0.002", "0.002", "0.001"]]
 
 
+def test_a_run_called_key_has_a_column_of_its_own():
+    table = difference_table({"key": flat_config(CONFIG), "b": changed(("lr: 0.002", "lr: 0.001"))})
+    assert table.values.tolist() == [["trainer.optimizer.lr", "0.002", "0.001"]]
+
+
 def test_runs_that_differ_in_the_seed_alone_are_a_group():
     configs = {
         "a": flat_config(CONFIG),

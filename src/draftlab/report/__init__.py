@@ -5,7 +5,7 @@
 >>> compare_runs(["outputs/a", "outputs/b"], "outputs/a_b")   # doctest: +SKIP
 """
 
-from draftlab.report.comparable import comparable, find_runs
+from draftlab.report.comparable import comparable_runs, find_runs
 from draftlab.report.compare import compare_runs
 from draftlab.report.html import write_report, write_reports
 from draftlab.report.run import Run, read_run
@@ -13,7 +13,7 @@ from draftlab.report.tables import length_table, position_table
 
 __all__ = [
     "Run",
-    "comparable",
+    "comparable_runs",
     "compare_runs",
     "find_runs",
     "length_table",

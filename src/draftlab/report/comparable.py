@@ -3,7 +3,7 @@
 The first readable run says what the others must agree with. Every run that cannot be read or does not agree is named with
 the reason, and the rest goes on: for a comparison, for its W&B report, and for the notebooks alike.
 
-    >>> runs, refused = comparable(["outputs/dspark", "outputs/dflash"])     # doctest: +SKIP
+    >>> runs, refused = comparable_runs(["outputs/dspark", "outputs/dflash"])     # doctest: +SKIP
     >>> runs = find_runs("outputs/sweeps/gamma")                             # doctest: +SKIP
 """
 
@@ -22,7 +22,9 @@ SAME = ("target", "thinking", "top_k", "top_p", "min_p", "max_new_tokens")  # se
 TRACES = (".hydra", "rounds.parquet", "evaluation.json")  # what only a run folder holds
 
 
-def comparable(run_dirs: Sequence[str | Path], names: Sequence[str] | None = None) -> tuple[list[Run], dict[str, str]]:
+def comparable_runs(
+    run_dirs: Sequence[str | Path], names: Sequence[str] | None = None
+) -> tuple[list[Run], dict[str, str]]:
     """Readable runs that agree with the first one, and the reason for every other, by name.
 
     Without ``names``, a run is called by the shortest end of its path that tells it from all others. Raises ValueError
@@ -55,7 +57,7 @@ def find_runs(folder: str | Path) -> list[Run]:
     """
     folder = Path(folder)
     paths = sorted(path for path in folder.glob("*/") if any((path / trace).exists() for trace in TRACES))
-    runs, refused = comparable(paths, [path.name for path in paths])
+    runs, refused = comparable_runs(paths, [path.name for path in paths])
     for name, reason in refused.items():
         print(f"left out: {name}: {reason}")
     if not runs:

@@ -24,7 +24,7 @@ from draftlab.report import figures
 from draftlab.report.ablation import find_groups, resampled_lengths, seed_table
 from draftlab.report.ablation_page import ablation_sections
 from draftlab.report.bootstrap import METHOD, quantile_interval
-from draftlab.report.comparable import check_out, common_temperatures, comparable
+from draftlab.report.comparable import check_out, common_temperatures, comparable_runs
 from draftlab.report.cost import HEADS, cost_cells, cost_section, cost_table
 from draftlab.report.html import details, fact_table, write_csv
 from draftlab.report.run import Run
@@ -42,7 +42,7 @@ def compare_runs(run_dirs: Sequence[str | Path], out: str | Path, show: bool = T
     Runs that cannot be compared with the first readable one are listed with the reason. Raises ValueError if fewer than
     two are left, or ``out`` cannot be written into.
     """
-    runs, refused = comparable(run_dirs)
+    runs, refused = comparable_runs(run_dirs)
     if len(runs) < 2:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items()) or "one run was given"
         raise ValueError(f"runs: expected at least two runs to compare, got {len(runs)} ({reasons})")

@@ -51,8 +51,9 @@ def flat_config(text: str | None) -> dict[str, str]:
 def difference_table(configs: Mapping[str, Config]) -> pd.DataFrame:
     """One row a key whose value differs: column ``key``, then one a run; None where a run has no such key."""
     keys = differing(list(configs.values()))
-    columns = {name: [config.get(key) for key in keys] for name, config in configs.items()}
-    return pd.DataFrame({"key": keys, **columns}, dtype=object)
+    table = pd.DataFrame({name: [config.get(key) for key in keys] for name, config in configs.items()}, dtype=object)
+    table.insert(0, "key", pd.Series(keys, dtype=object), allow_duplicates=True)  # a run may be called so too
+    return table
 
 
 def differing(configs: Sequence[Config]) -> list[str]:
