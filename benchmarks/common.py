@@ -15,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import builtin_prompts
 from draftlab.target import load_tokenizer
+from draftlab.target.ends import TargetEnds
 from draftlab.target.products import freeze_products
+from draftlab.training import DrafterModule
 from draftlab.training.build import build
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -45,6 +47,14 @@ def fresh_parts(overrides: Sequence[str] = ()):
     if parts.drafter.draft_ids is not None:
         parts.drafter.set_draft_vocabulary(torch.arange(parts.drafter.draft_vocab_size))
     return parts, instantiate(cfg.trainer.optimizer)
+
+
+def training_module(overrides: Sequence[str], generator: torch.Generator):
+    """A module that trains a fresh drafter beside random ends of a target, and its optimiser."""
+    parts, settings = fresh_parts(overrides)
+    spec = parts.drafter.spec
+    parts.drafter.attach(TargetEnds(torch.randn(spec.vocab_size, spec.hidden_size, generator=generator) * 0.05))
+    return DrafterModule(parts.drafter, parts.loss, settings), settings.build(parts.drafter.parameters())
 
 
 def fresh_drafter(overrides: Sequence[str] = ()):

@@ -16,13 +16,12 @@ import statistics
 import time
 
 import torch
-from common import arguments, fresh_parts
+from common import arguments, training_module
 
 from draftlab.blocks import draw_anchors
 from draftlab.cli import entry
 from draftlab.data.loaders import BatchPlan
 from draftlab.data.packing import pack
-from draftlab.target.ends import TargetEnds
 from draftlab.training import DrafterModule
 from draftlab.types import Batch
 
@@ -75,12 +74,9 @@ def seconds_of(module: DrafterModule, adamw, layout, batch: Batch, step: int) ->
 
 def measure(cfg) -> dict[str, float]:
     """All figures."""
-    parts, optimizer = fresh_parts(cfg.overrides)
-    drafter, spec = parts.drafter, parts.drafter.spec
     generator = torch.Generator().manual_seed(0)
-    drafter.attach(TargetEnds(torch.randn(spec.vocab_size, spec.hidden_size, generator=generator) * 0.05))
-    module = DrafterModule(drafter, parts.loss, optimizer)
-    adamw = optimizer.build(drafter.parameters())
+    module, adamw = training_module(cfg.overrides, generator)
+    drafter, spec = module.drafter, module.drafter.spec
     layouts = {"padded": lambda batch: batch, "packed": lambda batch: pack(batch, cfg.tokens_per_row)}
     spent: dict[str, list[float]] = {name: [] for name in layouts}
     tokens, filler = ({name: [0, 0] for name in layouts} for _ in range(2))

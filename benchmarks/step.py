@@ -17,11 +17,9 @@ import sys
 import time
 
 import torch
-from common import arguments, fresh_parts
+from common import arguments, training_module
 
 from draftlab.cli import entry
-from draftlab.target.ends import TargetEnds
-from draftlab.training import DrafterModule
 from draftlab.types import Batch
 
 DEFAULTS = {
@@ -58,12 +56,9 @@ def random_batch(spec, cfg, generator: torch.Generator) -> Batch:
 
 def seconds_per_step(cfg) -> float:
     """Median seconds of a step of the composed experiment, optimiser included."""
-    parts, optimizer = fresh_parts(cfg.overrides)
-    drafter, spec = parts.drafter, parts.drafter.spec
     generator = torch.Generator().manual_seed(0)
-    drafter.attach(TargetEnds(torch.randn(spec.vocab_size, spec.hidden_size, generator=generator) * 0.05))
-    module = DrafterModule(drafter, parts.loss, optimizer)
-    adamw = optimizer.build(drafter.parameters())
+    module, adamw = training_module(cfg.overrides, generator)
+    drafter, spec = module.drafter, module.drafter.spec
     batches = [random_batch(spec, cfg, generator) for _ in range(2)]
     spent = []
     for step in range(WARM_UP + cfg.steps):

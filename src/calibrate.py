@@ -23,7 +23,7 @@ from draftlab.calibration.rounds import round_arrays
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
 from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
-from draftlab.decode.suites import Benchmark, builtin_benchmarks, folder_benchmarks, without_first
+from draftlab.decode.suites import Benchmark, find_benchmarks, without_first
 from draftlab.decode.trained import TrainedDrafter, open_drafter
 from draftlab.report.calibration import print_calibration
 from draftlab.target import load_tokenizer
@@ -34,13 +34,7 @@ def read_prompts(cfg: DictConfig) -> list[Benchmark]:
     for key, least in (("limit", 1), ("skip", 0)):
         if not isinstance(cfg[key], int) or cfg[key] < least:
             raise ValueError(f"{key} must be at least {least} and whole, in prompts a benchmark, got {cfg[key]!r}")
-    count = cfg.limit + cfg.skip
-    if cfg.prompts_dir is None:
-        if cfg.benchmarks is not None:
-            raise ValueError("benchmarks names files of prompts_dir; set prompts_dir=FOLDER, or leave benchmarks null")
-        found = builtin_benchmarks(count, cfg.seed)
-    else:
-        found = folder_benchmarks(cfg.prompts_dir, cfg.domains, count, cfg.benchmarks)
+    found = find_benchmarks(cfg.prompts_dir, cfg.benchmarks, cfg.domains, cfg.limit + cfg.skip, cfg.seed)
     return without_first(found, cfg.skip)
 
 

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
 from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
-from draftlab.decode.suites import Benchmark, builtin_benchmarks, folder_benchmarks
+from draftlab.decode.suites import Benchmark, find_benchmarks
 from draftlab.decode.trained import open_drafter
 from draftlab.report import write_report
 from draftlab.target import load_tokenizer
@@ -67,14 +67,8 @@ def read_settings(cfg: DictConfig) -> EvaluationSettings:
 
 
 def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:
-    """The benchmarks that ``cfg`` names: files of ``prompts_dir``, else the built-in held-out prompts."""
-    if cfg.prompts_dir is not None:
-        return folder_benchmarks(cfg.prompts_dir, cfg.domains, cfg.limit, cfg.benchmarks)
-    if cfg.benchmarks is not None:
-        raise ValueError("benchmarks names files of prompts_dir; set prompts_dir=FOLDER, or leave benchmarks null")
-    if cfg.limit is None:
-        raise ValueError("limit: null (all prompts) needs prompts_dir=FOLDER; the built-in generator needs a number")
-    return builtin_benchmarks(cfg.limit, cfg.seed)
+    """The benchmarks that ``cfg`` names."""
+    return find_benchmarks(cfg.prompts_dir, cfg.benchmarks, cfg.domains, cfg.limit, cfg.seed)
 
 
 @hydra.main(config_path="../conf", config_name="evaluate", version_base="1.3")

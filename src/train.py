@@ -22,11 +22,9 @@ from draftlab.training import DrafterModule
 from draftlab.training.acceleration import accelerate
 from draftlab.training.build import build, record
 from draftlab.training.plan import make_plan, print_plan, workload
+from draftlab.training.resume import check_resume, check_same_training, find_resume
 from draftlab.training.run import (
-    check_resume,
-    check_same_training,
     check_settings,
-    find_resume,
     fit,
     load_data,
     pick_device,

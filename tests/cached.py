@@ -18,7 +18,7 @@ import lightning as L
 import tiny
 from draftlab.blocks import anchor_candidates
 from draftlab.data import predict
-from draftlab.data.cache import CacheSettings, cache_identity
+from draftlab.data.cache import CacheSettings, cache_identity, open_cache
 from draftlab.data.chat import Chat
 from draftlab.data.samples import tokenise
 
@@ -74,6 +74,22 @@ def main() -> None:
     predict.Writing.make = slowly
     ranks = {"devices": int(devices), "strategy": "ddp"} if int(devices) > 1 else {"devices": 1}
     predict.write_cache(writing(target(), conversations(), folder, settings), trainer(**ranks))
+
+
+def write(frozen, samples, folder, settings=SETTINGS, **text):
+    """Write a cache; returns its manifest."""
+    return predict.write_cache(writing(frozen, samples, folder, settings, **text), trainer())
+
+
+def opened(frozen, samples, folder, settings=SETTINGS, **text):
+    """Open a cache."""
+    identity = cache_identity(frozen, samples, settings, TEXT | text)
+    return open_cache(frozen, samples, folder, identity, settings)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -84,6 +84,19 @@ def leave() -> None:
     if refused:
         print("\nrefused of this multirun:", *refused, sep="\n", file=sys.stderr)
         raise SystemExit(1)
+
+
+@contextlib.contextmanager
+def stops_as_interrupts(trainer) -> Iterator[None]:
+    """Let a stop of what ``trainer`` runs in here end as KeyboardInterrupt; Lightning makes a SystemExit or nothing of it."""
+    try:
+        yield
+    except SystemExit:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    if trainer.interrupted:
+        raise KeyboardInterrupt
 
 
 def choices(*groups: str) -> str:

@@ -11,7 +11,7 @@ import torch
 import fitting
 from draftlab.training import read_checkpoint
 from draftlab.training.checkpoint import load_drafter
-from draftlab.training.run import check_resume
+from draftlab.training.resume import check_resume
 from draftlab.training.sharding import sharded_strategy
 
 SCRIPT = """

@@ -1,8 +1,12 @@
 """Resuming: a stopped training goes on to exactly the weights of one that was never stopped."""
 
+import re
+
 import lightning as L
 import pytest
 import torch
+import yaml
+from omegaconf import OmegaConf
 
 import fitting
 from draftlab.callbacks import (
@@ -13,7 +17,8 @@ from draftlab.callbacks import (
     ThroughputCallback,
 )
 from draftlab.training import newest_checkpoint
-from draftlab.training.run import find_resume, fit
+from draftlab.training.resume import check_same_training, find_resume
+from draftlab.training.run import fit
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +103,43 @@ def test_starting_anew_over_an_earlier_run_is_refused_and_resume_starts_where_th
         find_resume(tmp_path, False)
     with pytest.raises(ValueError, match="no whole checkpoint"):
         find_resume(tmp_path, str(tmp_path))
+
+
+BEGUN = {
+    "seed": 0,
+    "loss": {"terms": {"ce": {"weight": 0.1}, "tv": {"weight": 1}}},
+    "data": {"path": "here", "batch_size": 4, "seed": "${seed}"},
+    "trainer": {"optimizer": {"lr": 0.1}, "settings": {"max_steps": 4, "accumulate_grad_batches": 1}},
+    "evaluation": {"limit": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ([], None),
+        (["trainer.settings.max_steps=9", "data.path=there", "evaluation.limit=5"], None),
+        (["trainer.optimizer.lr=0.10", "loss.terms.tv.weight=1.0"], None),
+        (["seed=1"], "seed was 0, now it is 1"),
+        (["loss.terms.ce.weight=0.2"], "loss.terms.ce.weight was 0.1, now it is 0.2"),
+        (["trainer.optimizer.lr=0.2", "data.batch_size=2"], "data.batch_size was 4, now it is 2; trainer.optimizer.lr"),
+        (["trainer.settings.accumulate_grad_batches=2"], "accumulate_grad_batches was 1"),
+        (["+data.packing=512"], None),
+    ],
+)
+def test_a_run_goes_on_only_as_what_it_was_begun_as(tmp_path, changes, named):
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(OmegaConf.create(BEGUN), tmp_path / ".hydra" / "config.yaml")
+    now = OmegaConf.create(BEGUN)
+    for change in changes:
+        key, value = change.lstrip("+").split("=")
+        OmegaConf.update(now, key, yaml.safe_load(value), force_add=True)
+    if named is None:
+        check_same_training(tmp_path, now)
+    else:
+        with pytest.raises(ValueError, match=re.escape(named)):
+            check_same_training(tmp_path, now)
+
+
+def test_a_folder_without_a_recorded_configuration_is_not_judged(tmp_path):
+    check_same_training(tmp_path, OmegaConf.create(BEGUN))

@@ -4,13 +4,11 @@ import re
 
 import pytest
 import torch
-import yaml
 from omegaconf import OmegaConf
 
 import fitting
 from draftlab.training.build import check_sizes
 from draftlab.training.run import (
-    check_same_training,
     check_settings,
     pick_device,
     pick_precision,
@@ -99,45 +97,6 @@ def test_the_target_is_kept_for_online_features_only(tmp_path, monkeypatch, feat
     kept = prepare_target(drafter, data, "cpu")
     assert (kept is target) == (features == "online")
     assert drafter.ends is target.ends
-
-
-BEGUN = {
-    "seed": 0,
-    "loss": {"terms": {"ce": {"weight": 0.1}}},
-    "data": {"path": "here", "batch_size": 4, "seed": "${seed}"},
-    "trainer": {"optimizer": {"lr": 0.1}, "settings": {"max_steps": 4, "accumulate_grad_batches": 1}},
-    "evaluation": {"limit": 1},
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ([], None),
-        (["trainer.settings.max_steps=9", "data.path=there", "evaluation.limit=5"], None),
-        (["seed=1"], "seed was 0, now it is 1"),
-        (["loss.terms.ce.weight=0.2"], "loss.terms.ce.weight was 0.1, now it is 0.2"),
-        (["trainer.optimizer.lr=0.2", "data.batch_size=2"], "data.batch_size was 4, now it is 2; trainer.optimizer.lr"),
-        (["trainer.settings.accumulate_grad_batches=2"], "accumulate_grad_batches was 1"),
-        (["+data.packing=512"], None),
-    ],
-)
-def test_a_run_goes_on_only_as_what_it_was_begun_as(tmp_path, changes, named):
-    (tmp_path / ".hydra").mkdir()
-    OmegaConf.save(OmegaConf.create(BEGUN), tmp_path / ".hydra" / "config.yaml")
-    now = OmegaConf.create(BEGUN)
-    for change in changes:
-        key, value = change.lstrip("+").split("=")
-        OmegaConf.update(now, key, yaml.safe_load(value), force_add=True)
-    if named is None:
-        check_same_training(tmp_path, now)
-    else:
-        with pytest.raises(ValueError, match=re.escape(named)):
-            check_same_training(tmp_path, now)
-
-
-def test_a_folder_without_a_recorded_configuration_is_not_judged(tmp_path):
-    check_same_training(tmp_path, OmegaConf.create(BEGUN))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from draftlab.calibration.sts import NUM_BINS, bins
+
 CONDITIONAL, SURVIVAL = "conditional", "survival"
-NUM_BINS, RANK_BINS = 15, 400  # of the ECE, and of the histogram behind ROC-AUC
+RANK_BINS = 400  # of the histogram behind ROC-AUC
 RESAMPLES, LEVEL, SEED = 500, 0.95, 0
 SMALLEST = 1e-12  # a chance below it would make one round's NLL infinite
 
@@ -75,13 +77,12 @@ def measures(slots: Slots, weights: np.ndarray) -> dict[str, np.ndarray]:
     """Each measure [S] under ``weights`` [S, P]: how often every prompt counts."""
     predicted, outcome = slots.predicted, slots.outcome
     happened = np.where(outcome > 0, predicted, 1.0 - predicted)
-    total = _by_prompt(slots, np.zeros(len(predicted), dtype=np.int64), np.ones(len(predicted)), 1, weights)[:, 0]
-    place = np.minimum((predicted * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    gaps = _by_prompt(slots, place, predicted - outcome, NUM_BINS, weights)
-    rank = np.minimum((predicted * RANK_BINS).astype(np.int64), RANK_BINS - 1)
+    first = np.zeros(len(predicted), dtype=np.int64)
+    total = _by_prompt(slots, first, np.ones(len(predicted)), 1, weights)[:, 0]
+    gaps = _by_prompt(slots, bins(predicted, NUM_BINS), predicted - outcome, NUM_BINS, weights)
+    rank = bins(predicted, RANK_BINS)
     positives = _by_prompt(slots, rank, outcome, RANK_BINS, weights)
     negatives = _by_prompt(slots, rank, 1.0 - outcome, RANK_BINS, weights)
-    first = np.zeros(len(predicted), dtype=np.int64)
     squares = _by_prompt(slots, first, (predicted - outcome) ** 2, 1, weights)[:, 0]
     surprise = _by_prompt(slots, first, -np.log(np.maximum(happened, SMALLEST)), 1, weights)[:, 0]
     below = negatives.cumsum(axis=1) - negatives

@@ -91,6 +91,10 @@ def check_rounds(logits: np.ndarray, accepted: np.ndarray, proposed: np.ndarray)
 
 def calibration_error(predicted: np.ndarray, outcome: np.ndarray, num_bins: int = NUM_BINS) -> float:
     """ECE of ``predicted`` [n] in [0, 1] against ``outcome`` [n] of 0 and 1, over equal-width bins."""
-    place = np.minimum((predicted * num_bins).astype(np.int64), num_bins - 1)
-    gap = np.bincount(place, predicted - outcome, minlength=num_bins)
+    gap = np.bincount(bins(predicted, num_bins), predicted - outcome, minlength=num_bins)
     return float(np.abs(gap).sum() / len(predicted))
+
+
+def bins(values: np.ndarray, num_bins: int) -> np.ndarray:
+    """Equal-width bin of values [...] in [0, 1]; 1 itself belongs to the last."""
+    return np.minimum((values * num_bins).astype(np.int64), num_bins - 1)

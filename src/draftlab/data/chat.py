@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlab.data.files import digest
+from draftlab.data.prompts import text_of
 
 Message = dict[str, Any]
 
@@ -263,6 +264,4 @@ def _start(text: str, written_from: str, before: str) -> int | None:
 
 def _plain(content: Any) -> str:
     """Text of a message's content; parts of type text are joined, None is empty."""
-    if isinstance(content, list):
-        return "".join(part.get("text", "") if isinstance(part, dict) else str(part) for part in content)
-    return "" if content is None else content
+    return content if content is not None and not isinstance(content, list) else text_of(content)

@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
+from draftlab.cli import stops_as_interrupts
 from draftlab.data import lowrank
 from draftlab.data.cache import (
     BASIS,
@@ -49,14 +50,8 @@ def write_cache(writing: Writing, trainer: L.Trainer) -> dict[str, Any]:
     if not writing.missing:
         return writing.finish()
     trainer.callbacks.append(ShardWriter(writing))
-    try:
+    with stops_as_interrupts(trainer):
         trainer.predict(PredictShards(writing), datamodule=MissingShards(writing), return_predictions=False)
-    except SystemExit:
-        if trainer.interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    if trainer.interrupted:
-        raise KeyboardInterrupt
     trainer.strategy.barrier()
     return writing.finish()
 

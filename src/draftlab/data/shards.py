@@ -20,9 +20,7 @@ import hashlib
 import io
 import json
 import mmap
-import os
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from torch import Tensor
 
 from draftlab.blocks import anchor_candidates
 from draftlab.data.codecs import Codec, as_bytes, from_bytes
+from draftlab.data.files import replacing
 
 TRIMS = ("none", "span", "teachers")
 META, EXTENSION = "__meta__", "states"
@@ -160,22 +159,12 @@ def write_shard(path: Path, stamp: dict[str, Any], members: Sequence[Member]) ->
         for m in members
     ]
     meta = json.dumps({"format": FORMAT, **stamp, "samples": entries}, ensure_ascii=False).encode()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            with webdataset.TarWriter(file, encoder=False, mtime=0, mode=0o644) as writer:
-                header = tarfile.TarInfo(META)
-                header.size = len(meta)
-                writer.tarstream.addfile(header, io.BytesIO(meta))
-                for member in members:
-                    writer.write({"__key__": f"{member.index:09d}", EXTENSION: member.payload})
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file, webdataset.TarWriter(file, encoder=False, mtime=0, mode=0o644) as writer:
+        header = tarfile.TarInfo(META)
+        header.size = len(meta)
+        writer.tarstream.addfile(header, io.BytesIO(meta))
+        for member in members:
+            writer.write({"__key__": f"{member.index:09d}", EXTENSION: member.payload})
 
 
 class Shard:

@@ -85,6 +85,23 @@ def folder_benchmarks(
     return benchmarks
 
 
+def find_benchmarks(
+    prompts_dir: str | None, names: Sequence[str] | None, domains: Mapping[str, str], limit: int | None, seed: int
+) -> list[Benchmark]:
+    """The files of ``prompts_dir``, else the built-in held-out prompts; what an entry script's keys of these names mean.
+
+    Raises:
+        ValueError: see :func:`folder_benchmarks`; names of files, or no limit, without a folder.
+    """
+    if prompts_dir is not None:
+        return folder_benchmarks(prompts_dir, domains, limit, names)
+    if names is not None:
+        raise ValueError("benchmarks names files of prompts_dir; set prompts_dir=FOLDER, or leave benchmarks null")
+    if limit is None:
+        raise ValueError("limit: null (all prompts) needs prompts_dir=FOLDER; the built-in generator needs a number")
+    return builtin_benchmarks(limit, seed)
+
+
 def without_first(benchmarks: Sequence[Benchmark], count: int) -> list[Benchmark]:
     """The benchmarks without the first ``count`` prompts of each.
 

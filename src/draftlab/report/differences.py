@@ -18,6 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 import pandas as pd
 import yaml
 
+from draftlab.configuration import leaves
+
 SEED = "seed"
 UNTOLD = {  # groups and values that do not change what is trained
     *("run_name", "hydra", "paths", "logger", "plan", "plan_gpu_gb", "resume", "evaluate_after", "evaluation")
@@ -45,7 +47,7 @@ def flat_config(text: str | None) -> dict[str, str]:
         raise ValueError(f"its .hydra/config.yaml is no YAML ({' '.join(str(error).split())})") from error
     if not isinstance(tree, Mapping):
         raise ValueError("its .hydra/config.yaml holds no keys")
-    return {key: value for key, value in _leaves(tree, "") if _told(key)}
+    return {key: value for key, value in leaves(tree) if _told(key)}
 
 
 def difference_table(configs: Mapping[str, Config]) -> pd.DataFrame:
@@ -133,27 +135,6 @@ def _numbered(names: Sequence[str], configs: Sequence[Config]) -> list[str]:
         place = held.index(config) + 1
         result.append(name if place == 1 else f"{name} ({place})")
     return result
-
-
-def _leaves(tree: Mapping, prefix: str):
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _text(value)
-
-
-def _text(value) -> str:
-    """A value as YAML writes it; 1 and 1.0 are the same."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) + "}"
-    return str(value)
 
 
 def _told(key: str) -> bool:

@@ -13,16 +13,13 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from omegaconf import DictConfig, OmegaConf
 
+from draftlab.cli import stops_as_interrupts
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.hardware import has_fast_bfloat16
 from draftlab.target import load_target, load_tokenizer
-from draftlab.training.checkpoint import load_drafter, newest_checkpoint, read_checkpoint, require_world_size
 from draftlab.training.module import DrafterModule
 from draftlab.training.warm_start import WarmStart, warm_start
-
-FIT_OUTPUTS = ("checkpoints/*.ckpt", "metrics.csv")
 
 
 def pick_device(accelerator: str) -> str:
@@ -69,91 +66,6 @@ def check_settings(settings: Mapping) -> None:
             raise ValueError(f"trainer.settings.{name} must be a number above 0, got {value!r}")
 
 
-def find_resume(folder: Path, resume: bool | str) -> Path | None:
-    """Checkpoint to go on from, or None to start.
-
-    Args:
-        folder: run folder. resume: True goes on if there is a checkpoint; a path names one; False starts anew.
-
-    Raises:
-        ValueError: starting anew would overwrite the checkpoints of an earlier run, or the named file is missing.
-    """
-    if isinstance(resume, str):
-        return newest_checkpoint(resume)
-    if not list(folder.glob(FIT_OUTPUTS[0])):
-        return None
-    if resume:
-        return newest_checkpoint(folder)
-    raise ValueError(
-        f"{folder} already holds the checkpoints of a run; give resume=true to go on with it, run_name=… for another "
-        "folder, or remove it"
-    )
-
-
-def check_resume(drafter, checkpoint: Path, world_size: int) -> None:
-    """Refuse a checkpoint that ``drafter`` and ``world_size`` processes cannot go on from, before anything else is loaded.
-
-    Raises:
-        ValueError: the checkpoint is damaged, of another target, layout, head or size, or written by another number of processes.
-    """
-    require_world_size(read_checkpoint(checkpoint), world_size)
-    load_drafter(checkpoint, drafter).train()  # the mode that a new drafter has
-
-
-# What trains a drafter; and of it what may change while a run goes on: how long, where and how often, never what is learned.
-TRAINING = ("target", "drafter", "head", "loss", "block", "data", "trainer", "seed")
-MAY_CHANGE = ("trainer.settings.", "trainer.attention", "trainer.compile", "trainer.warm_start.", "target.path")
-LEARNED_FROM = ("trainer.settings.accumulate_grad_batches", "trainer.settings.gradient_clip_val")
-MAY_CHANGE_OF_DATA = (
-    "features",
-    "cache_dir",
-    "num_workers",
-    "expected",
-    "prompts",
-    "path",
-    "more_paths",
-    "shard_tokens",
-)
-
-
-def check_same_training(folder: Path, cfg: DictConfig) -> None:
-    """Refuse to go on with the run in ``folder`` under another configuration than it was begun with.
-
-    Keys that only one of the two has are those of another version, and count as unchanged.
-
-    Raises:
-        ValueError: something that trains the drafter differs; what, and from what to what.
-    """
-    path = folder / ".hydra" / "config.yaml"
-    if not path.is_file():
-        return
-    before, now = (_training_values(config) for config in (OmegaConf.load(path), cfg))
-    changed = [key for key in before if key in now and before[key] != now[key]]
-    if changed:
-        told = "; ".join(f"{key} was {before[key]}, now it is {now[key]}" for key in changed[:6])
-        more = f"; and {len(changed) - 6} more" if len(changed) > 6 else ""
-        raise ValueError(
-            f"{folder} was trained with other settings: {told}{more}. Going on would mix two trainings under one name; give "
-            "the values it began with, or run_name=… for a training of its own"
-        )
-
-
-def _training_values(cfg: DictConfig) -> dict[str, str]:
-    """The values of ``cfg`` that must not change, by dotted key; interpolations as they are written."""
-    tree = OmegaConf.to_container(cfg, resolve=False)
-    values = dict(_leaves({name: tree[name] for name in TRAINING if name in tree}))
-    exempt = (*MAY_CHANGE, *(f"data.{name}" for name in MAY_CHANGE_OF_DATA))
-    return {key: str(value) for key, value in values.items() if key in LEARNED_FROM or not key.startswith(exempt)}
-
-
-def _leaves(tree, prefix: str = ""):
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def load_data(data, spec) -> None:
     """Read and render the conversations, and say what was kept and skipped."""
     data.load(spec, load_tokenizer(spec))
@@ -197,13 +109,7 @@ def fit(trainer: L.Trainer, module: DrafterModule, data, checkpoint: Path | None
     """
     if checkpoint is not None:
         print(f"resuming from {checkpoint}")
-    try:
+    with stops_as_interrupts(trainer):
         trainer.fit(
             module, datamodule=data, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True
         )
-    except SystemExit:
-        if trainer.interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    if trainer.interrupted:
-        raise KeyboardInterrupt

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,46 +10,18 @@ import pytest
 pytest.importorskip("openai", reason='the openai client is not installed: pip install "draftlab[serve]"')
 sys.path.insert(0, str(Path(__file__).parent))
 
+from asking import SETTINGS, errors, failing_once, ids, records, write
 from failing_server import FailingServer, free_port
 
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import Prompt, builtin_prompts
-from draftlab.data.remote import responses as remote
-from draftlab.data.remote.engine import Service, find_service, served_identity, served_responses
-from draftlab.data.remote.servers import ClientSettings
-from draftlab.data.responses import ResponseSettings, read_manifest, responses_identity
-from draftlab.sampling import Sampling
-
-SETTINGS = ResponseSettings(Sampling(0.7, top_k=20, top_p=0.8), max_new_tokens=12, seed=3, max_prompt_tokens=300)
-QUICK = {"rest_seconds": 0.02, "dead_minutes": 0.01, "concurrency": 4, "timeout": 10.0}
+from draftlab.data.remote.engine import find_service
+from draftlab.data.responses import ResponseSettings, read_manifest
 
 
 @pytest.fixture
 def chat(tokenizer):
     return Chat(tokenizer)
-
-
-def write(chat, folder, prompts, urls, settings=SETTINGS, **client) -> dict:
-    service = Service(urls, ClientSettings(**(QUICK | client)), names=["tiny"])
-    local = responses_identity(chat, prompts, settings, {"name": "tiny", "dtype": "float32"})
-    return served_responses(service, chat, prompts, folder, settings, served_identity(local, service))
-
-
-def records(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "responses.jsonl").read_text().splitlines()]
-
-
-def errors(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "errors.jsonl").read_text().splitlines()]
-
-
-def ids(prompts) -> list[str]:
-    return [prompt.id for prompt in prompts]
-
-
-def failing_once(what: str, first: int = 2):
-    """The first requests fail in the way ``what``, the others are answered."""
-    return lambda number, body: what if number < first else None
 
 
 def test_every_prompt_is_answered_once_by_any_number_of_servers_in_prompt_order(chat, tokenizer, tmp_path):
@@ -151,122 +118,6 @@ def test_a_sick_server_rests_and_the_other_one_does_its_work(chat, tokenizer, tm
         counts = write(chat, tmp_path, builtin_prompts(40), [sick.url, well.url], rest_seconds=0.3)
     assert counts["answers"] == 40
     assert len(sick.bodies) <= 12, "it is rested after its first faults and then tried once at a time"
-
-
-class Latecomer:
-    """A script that answers everything, and at the fourth request starts another server at ``port``."""
-
-    def __init__(self, tokenizer, **options) -> None:
-        self.port, self.server = free_port(), None
-        self.url = f"http://127.0.0.1:{self.port}/v1"
-        self._start = lambda: FailingServer(tokenizer, port=self.port, **options).__enter__()
-
-    def __call__(self, number: int, body: dict) -> None:
-        if number == 3:
-            self.server = self._start()
-
-
-def test_a_server_that_is_not_there_is_left_out_and_joins_when_it_comes(chat, tokenizer, tmp_path, capsys):
-    late = Latecomer(tokenizer)
-    with FailingServer(tokenizer, late, delay=0.1) as server:
-        counts = write(chat, tmp_path, builtin_prompts(40), [late.url, server.url], concurrency=2)
-    late.server.__exit__()
-    assert counts["answers"] == 40 and len(late.server.bodies) > 3
-    assert f"{late.url} is left out for now: unreachable" in capsys.readouterr().out
-
-
-def test_a_late_server_with_another_model_gets_no_prompt(chat, tokenizer, tmp_path, capsys):
-    late = Latecomer(tokenizer, model="x")
-    with FailingServer(tokenizer, late, delay=0.1) as server:
-        write(chat, tmp_path, builtin_prompts(40), [late.url, server.url], concurrency=2)
-    late.server.__exit__()
-    assert late.server.bodies == [] and len(server.bodies) == 40
-    assert "another_model" in capsys.readouterr().out
-
-
-def test_when_all_servers_are_dead_the_run_ends_and_keeps_what_is_finished(chat, tokenizer, tmp_path):
-    prompts = builtin_prompts(12)
-    with FailingServer(tokenizer, lambda number, _: "500" if number >= 5 else None) as server:
-        began = time.monotonic()
-        with pytest.raises(ValueError, match=r"no server has answered for 0.01 minutes: http://127.*give the same"):
-            write(chat, tmp_path, prompts, [server.url], concurrency=1, retries=100)
-        assert time.monotonic() - began < 20
-    with pytest.raises(ValueError, match="unfinished"):
-        read_manifest(tmp_path)
-    assert len(records(tmp_path)) == 5
-    with FailingServer(tokenizer) as server:
-        assert write(chat, tmp_path, prompts, [server.url])["answers"] == 12
-        assert len(server.bodies) == 7
-    assert [record["id"] for record in records(tmp_path)] == ids(prompts)
-
-
-def test_a_process_killed_outright_has_every_prompt_once_after_it_goes_on(chat, tokenizer, tmp_path):
-    """Case 13, with kill -9 in the middle of the run and a torn line at the end."""
-    prompts = builtin_prompts(40)
-    with FailingServer(tokenizer) as server:
-        write(chat, tmp_path / "whole", prompts, [server.url])
-    folder = tmp_path / "cut"
-    with FailingServer(tokenizer, delay=0.05) as server:
-        if (child := os.fork()) == 0:
-            write(chat, folder, prompts, [server.url], concurrency=2)
-            os._exit(0)
-        end = time.monotonic() + 30
-        while time.monotonic() < end and (not (folder / "responses.jsonl").exists() or len(records(folder)) < 6):
-            time.sleep(0.01)
-        os.kill(child, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    before = len(records(folder))
-    assert 6 <= before < 40
-    with (folder / "responses.jsonl").open("ab") as file:
-        file.write(b'{"id": "torn", "mess')
-    with FailingServer(tokenizer) as server:
-        write(chat, folder, prompts, [server.url])
-        assert len(server.bodies) == 40 - before, "nothing finished is asked again"
-    assert (folder / "responses.jsonl").read_bytes() == (tmp_path / "whole/responses.jsonl").read_bytes()
-
-
-@pytest.mark.parametrize("written", ["nothing", "half a line"])
-def test_a_full_disk_ends_the_run_and_loses_nothing_finished(chat, tokenizer, tmp_path, monkeypatch, written):
-    prompts = builtin_prompts(20)
-    appended = []
-
-    def filling(path, lines):
-        if len(appended) >= 4:
-            if written == "half a line":
-                with path.open("ab") as file:
-                    file.write(json.dumps(lines[0]).encode()[:30])
-            appended.append(None)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        appended.append(lines)
-        append_lines(path, lines)
-
-    append_lines = remote.append_lines
-    with FailingServer(tokenizer, delay=0.01) as server, monkeypatch.context() as patched:
-        patched.setattr(remote, "append_lines", filling)
-        with pytest.raises(OSError, match="No space left"):
-            write(chat, tmp_path, prompts, [server.url], concurrency=2)
-    assert appended.count(None) == 1, "nothing is appended after the first failure"
-    kept = {record["id"] for lines in appended[:4] for record in lines}
-    with FailingServer(tokenizer) as server:
-        counts = write(chat, tmp_path, prompts, [server.url])
-        assert len(server.bodies) == 20 - len(kept)
-    assert counts["answers"] == 20 and [record["id"] for record in records(tmp_path)] == ids(prompts)
-
-
-def test_a_disk_that_fills_up_while_the_file_is_put_into_order_loses_nothing(chat, tokenizer, tmp_path, monkeypatch):
-    prompts = builtin_prompts(12)
-    with FailingServer(tokenizer) as server:
-        write(chat, tmp_path / "whole", prompts, [server.url])
-        lines = (tmp_path / "whole/responses.jsonl").read_bytes().splitlines(keepends=True)
-        path = tmp_path / "responses.jsonl"
-        path.write_bytes(b"".join(reversed(lines)))
-        with monkeypatch.context() as patched:
-            patched.setattr(remote.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-            with pytest.raises(OSError, match="full"):
-                remote.sort_answers(path, prompts)
-        assert path.read_bytes() == b"".join(reversed(lines)) and not list(tmp_path.glob(".*sorted"))
-        remote.sort_answers(path, prompts)
-    assert path.read_bytes() == b"".join(lines)
 
 
 def test_what_servers_leave_in_an_answer_is_cut_and_counted(chat, tokenizer, tmp_path):

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from draftlab.data.chat import Chat
-from draftlab.data.files import append_lines, digest, drop_torn_line, read_jsonl, reopen
+from draftlab.data.files import append_lines, digest, drop_torn_line, read_jsonl, reopen, replacing
 from draftlab.data.progress import Progress
 from draftlab.data.prompts import Prompt
 from draftlab.data.remote.completion import Reply, Request, complete
@@ -246,18 +244,10 @@ def sort_answers(path: Path, prompts: Sequence[Prompt]) -> None:
             offset += len(line)
     if lines == (ordered := sorted(lines)):
         return
-    partial = path.with_name(f".{path.name}.sorted")
-    try:
-        with path.open("rb") as file, closing(partial.open("wb")) as out:
-            for _, start, length in ordered:
-                file.seek(start)
-                out.write(file.read(length))
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with path.open("rb") as file, replacing(path) as out:
+        for _, start, length in ordered:
+            file.seek(start)
+            out.write(file.read(length))
 
 
 def _counts(chat: Chat, folder: Path, tally: Tally, pending: int) -> dict[str, Any]:
