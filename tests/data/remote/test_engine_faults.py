@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from asking import Latecomer, ids, records, write
 from failing_server import FailingServer
 
+from draftlab.data import files
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import builtin_prompts
 from draftlab.data.remote import responses as remote
@@ -124,7 +125,7 @@ def test_a_disk_that_fills_up_while_the_file_is_put_into_order_loses_nothing(cha
         path = tmp_path / "responses.jsonl"
         path.write_bytes(b"".join(reversed(lines)))
         with monkeypatch.context() as patched:
-            patched.setattr(remote.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+            patched.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
             with pytest.raises(OSError, match="full"):
                 remote.sort_answers(path, prompts)
         assert path.read_bytes() == b"".join(reversed(lines)) and not list(tmp_path.glob(".*sorted"))
