@@ -31,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from draftlab.memory import keep_freed_memory
+from draftlab.typed import check_types
 
 INTERRUPTED = 130  # the shell's exit code for a process ended by Ctrl-C
 KEPT = "Everything finished so far is kept: run the same command again"
@@ -46,7 +47,8 @@ NOISE = (
 
 
 def entry(main: Callable) -> Callable:
-    """Wrap a script's main function: user mistakes without traceback (exit 1), how to resume after Ctrl-C (exit 130)."""
+    """Wrap a script's main function: types checked first, user mistakes without traceback (exit 1), how to resume after
+    Ctrl-C (exit 130)."""
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs):
@@ -56,6 +58,8 @@ def entry(main: Callable) -> Callable:
         _silence_other_ranks()
         _terminate_as_interrupt()
         try:
+            for given in args:
+                check_types(given)
             return main(*args, **kwargs)
         except KeyboardInterrupt:
             print(f"\nInterrupted. {_how_to_go_on(*args)}", file=sys.stderr)

@@ -1,13 +1,9 @@
 """Stages of a run: device, precision and the draft vocabulary."""
 
-import re
-
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 import fitting
-from draftlab.training.build import check_sizes
 from draftlab.training.run import (
     check_settings,
     pick_device,
@@ -97,19 +93,3 @@ def test_the_target_is_kept_for_online_features_only(tmp_path, monkeypatch, feat
     kept = prepare_target(drafter, data, "cpu")
     assert (kept is target) == (features == "online")
     assert drafter.ends is target.ends
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"drafter": {"num_layers": "abc"}}, "drafter.num_layers must be a whole number, got 'abc'"),
-        ({"drafter": {"num_layers": None}}, "drafter.num_layers must be a whole number, got None"),
-        ({"drafter": {"num_heads": 1.5}}, "drafter.num_heads must be a whole number or null, got 1.5"),
-        ({"drafter": {"draft_vocab_size": True}}, "draft_vocab_size must be a whole number or null, got True"),
-        ({"head": {"rank": "x"}}, "head.rank must be a whole number, got 'x'"),
-    ],
-)
-def test_sizes_that_are_no_whole_numbers_are_refused_by_name(change, message):
-    check_sizes(OmegaConf.create({"drafter": {"num_layers": 2, "num_heads": None}, "head": {}}))
-    with pytest.raises(ValueError, match=re.escape(message)):
-        check_sizes(OmegaConf.create(change))

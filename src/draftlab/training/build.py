@@ -24,14 +24,6 @@ from draftlab.data.files import write_atomically
 from draftlab.losses import DraftLoss
 from draftlab.target.spec import TargetSpec
 
-# Sizes of drafter and head, and whether null (as the target, or none) stands for one. Constructors check their ranges; a word
-# or a fraction would fail somewhere inside PyTorch.
-SIZES = {
-    "drafter": {"num_layers": False}
-    | dict.fromkeys(("draft_vocab_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"), True),
-    "head": {"rank": False},
-}
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -53,7 +45,6 @@ def build(cfg: DictConfig, meta: bool = False) -> Parts:
     Raises:
         ValueError: values out of range, or choices that do not go together.
     """
-    check_sizes(cfg)
     spec = hydra.utils.instantiate(cfg.target)
     block = hydra.utils.instantiate(cfg.block)
     head = hydra.utils.instantiate(cfg.head)
@@ -63,20 +54,6 @@ def build(cfg: DictConfig, meta: bool = False) -> Parts:
     loss = hydra.utils.instantiate(cfg.loss)
     loss.check(drafter)
     return Parts(spec, block, drafter, loss)
-
-
-def check_sizes(cfg: DictConfig) -> None:
-    """Refuse sizes that are no whole numbers.
-
-    Raises:
-        ValueError: the first such key.
-    """
-    for section, sizes in SIZES.items():
-        for name, may_be_null in sizes.items():
-            value = cfg.get(section, {}).get(name, 1)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole and not (may_be_null and value is None):
-                raise ValueError(f"{section}.{name} must be a whole number{' or null' * may_be_null}, got {value!r}")
 
 
 def record(cfg: DictConfig, overrides: Sequence[str], folder: Path) -> None:
