@@ -3,11 +3,17 @@
 import pytest
 import torch
 
-from draftlab.sampling import Sampling, probs, residual, sample
+from draftlab.sampling import Sampling, probs, residual, sample, top_probability
 
 
 def random_logits(seed: int = 0) -> torch.Tensor:
     return 2 * torch.randn(6, 11, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_top_probability_is_that_of_the_untempered_law():
+    logits = 30 * random_logits()
+    expected = [max(row) for row in torch.softmax(logits, -1).tolist()]
+    assert top_probability(logits).tolist() == pytest.approx(expected)
 
 
 def slow_law(logits: list[float], sampling: Sampling) -> list[float]:

@@ -66,6 +66,12 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     return law
 
 
+def top_probability(logits: Tensor) -> Tensor:
+    """Probability [...] of the most likely token under softmax(logits [..., V]), before temperature and cuts."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.exp(logits.amax(-1) - logits.logsumexp(-1))
+
+
 def sample(law: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw one token id [...] from each law [..., V] (rows need not be normalised).
 

@@ -145,6 +145,8 @@ class Proposal:
     draft_probs: Tensor  # [B, G, W]
     draft_ids: Tensor | None  # [W] int64 target ids of the draft vocabulary; None when W = V
     confidence: Tensor | None  # [B, G] c_k in [0, 1]
+    # [B, G] max_v p_d^k(v) before temperature and cuts: like a confidence, it does not know the token that was drawn
+    draft_top: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,5 @@ class Verdict:
 
     accepted: Tensor  # [B] int64, 0..G, without the bonus
     next_token: Tensor  # [B] int64
+    # [B, G] c*_k = 1 - TV of the two laws at each slot, given the drafted tokens before it; also behind a rejection
+    expected: Tensor | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ import tiny
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import Prompt
 from draftlab.decode import evaluation as evaluation_module
+from draftlab.decode import records
 from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
 from draftlab.decode.loop import Decoder, DecodeSettings, plain_decode
 from draftlab.decode.suites import Benchmark
@@ -57,7 +59,8 @@ def test_rounds_outputs_and_counts_agree_with_each_other(big_target, tokenizer, 
     for row in outputs.itertuples():
         total = 1 + int(committed.get((row.temperature, row.prompt_id), 0))
         assert row.num_tokens == total if row.finish_reason == "stop" else row.num_tokens == 10 <= total
-    assert (rounds.confidence.map(len) == rounds.proposed).all()
+    for column in ("confidence", "expected"):
+        assert (rounds[column].map(len) == rounds.proposed).all()
     for count in stated["counts"]:
         mine = outputs[(outputs.temperature == count["temperature"]) & (outputs.benchmark == count["benchmark"])]
         assert count["prompts"] == len(mine) == count["stopped"] + count["truncated"]
@@ -145,6 +148,14 @@ def test_setting_aside_that_was_killed_half_way_loses_nothing(big_target, tokeni
     assert evaluation(big_target, tokenizer, tmp_path).run(benchmarks()) == before, "decoded again: the rounds had gone"
     assert (tmp_path / "earlier/1/rounds.parquet").read_bytes() == rounds
     assert json.loads((tmp_path / "earlier/1/evaluation.json").read_text()) == before
+
+
+def test_rounds_of_a_version_with_other_columns_are_decoded_again(big_target, tokenizer, tmp_path, monkeypatch):
+    before = evaluation(big_target, tokenizer, tmp_path).run(benchmarks())
+    fewer = pa.schema([field for field in records.ROUNDS if field.name != "expected"])
+    monkeypatch.setattr(evaluation_module, "ROUNDS", fewer)
+    assert evaluation(big_target, tokenizer, tmp_path).run(benchmarks())["key"] != before["key"]
+    assert (tmp_path / "earlier/1/rounds.parquet").is_file()
 
 
 @pytest.mark.parametrize("change", [{"identity": {"checkpoint": "b"}}, {"seed": 5}, {"max_new_tokens": 9}])

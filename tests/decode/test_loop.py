@@ -99,7 +99,8 @@ def test_output_ends_at_the_first_of_several_stop_tokens_even_inside_an_accepted
     assert generation.tokens == plain.tokens[: first + 1] and generation.finish_reason == "stop"
     last = generation.rounds[-1]
     assert last.proposed == last.accepted == last.committed < 8, "the stop token must lie inside an accepted block"
-    assert len(last.confidence) == last.proposed
+    assert len(last.confidence) == len(last.expected) == last.proposed
+    assert set(last.expected) == {1.0} and last.draft_top == (), "a drafter need not tell its law's top"
     assert 1 + sum(round.committed for round in generation.rounds) == len(generation.tokens)
 
 

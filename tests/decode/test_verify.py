@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from draftlab.decode.verify import acceptance_probs, accepted_law, next_token_law, target_token_probs, verify
+from draftlab.decode.verify import acceptance_probs, accepted_law, next_token_law, target_opinion, verify
 from draftlab.sampling import Sampling, probs, sample
 from draftlab.types import Proposal
 from enumeration import Enumeration, output_law
@@ -61,9 +61,13 @@ def widened(proposal):
 def test_the_laws_of_a_round_are_the_textbook_ones(sampling, draft_ids, num_verified):
     proposal, logits = random_round(sampling, draft_ids=draft_ids)
     limit = torch.full((5,), G) if num_verified is None else num_verified
-    accept = acceptance_probs(proposal, target_token_probs(logits, proposal.tokens, sampling))
+    token_probs, expected = target_opinion(proposal, logits, sampling)
+    accept = acceptance_probs(proposal, token_probs)
     counts = accepted_law(accept, limit)
     draft_laws, target_laws = widened(proposal), probs(logits, sampling)
+    overlap = 1 - (draft_laws - target_laws[:, :G]).abs().sum(-1) / 2
+    torch.testing.assert_close(expected, overlap)
+    torch.testing.assert_close(verify(proposal, logits, sampling).expected.double(), overlap)
     for accepted in range(G + 1):
         law = next_token_law(proposal, logits, sampling, torch.full((5,), accepted).minimum(limit), limit)
         for row in range(5):

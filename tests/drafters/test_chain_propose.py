@@ -47,6 +47,7 @@ def test_drafting_step_by_step_uses_the_laws_of_the_teacher_forced_pass(name, nu
     proposal = propose(drafter, batch)
     logits = training_logits(drafter, batch, proposal.tokens)
     torch.testing.assert_close(proposal.draft_probs, probs(logits, CUTS), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(proposal.draft_top, torch.softmax(logits, -1).amax(-1), rtol=1e-5, atol=1e-7)
     assert proposal.confidence is None and proposal.tokens.shape == (3, G)
 
 

@@ -46,6 +46,7 @@ def test_drafting_uses_the_logits_and_confidences_of_training(head, sample_from_
     proposal = propose(drafter, batch)
     logits, confidence_logits = training_logits(drafter, batch, proposal)
     torch.testing.assert_close(proposal.draft_probs, probs(logits, CUTS), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(proposal.draft_top, torch.softmax(logits, -1).amax(-1), rtol=1e-5, atol=1e-7)
     if drafter.has_confidence:
         expected = torch.sigmoid(confidence_logits[:, 0]).float()
         torch.testing.assert_close(proposal.confidence, expected, rtol=1e-5, atol=1e-6)

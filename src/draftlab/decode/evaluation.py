@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from draftlab.data.files import digest, write_json
 from draftlab.decode.loop import Decoder, DecodeSettings
-from draftlab.decode.records import Result, read_evaluation, rows_of, set_aside, write_evaluation
+from draftlab.decode.records import ROUNDS, Result, read_evaluation, rows_of, set_aside, write_evaluation
 from draftlab.decode.speed import compare_speed
 from draftlab.decode.suites import Benchmark
 from draftlab.sampling import Sampling
@@ -205,7 +205,8 @@ class Evaluation:
         return value
 
     def _key(self, depends_on: dict) -> str:
-        return digest({**depends_on, "identity": self.identity})
+        # With the columns: rounds of an earlier version lack some, and the same command is to give the same file.
+        return digest({**depends_on, "identity": self.identity, "columns": ROUNDS.names})
 
     def _generator(self, name: str, temperature: float) -> torch.Generator:
         """Draws of one part depend on nothing else, so that a resumed evaluation equals an uninterrupted one."""

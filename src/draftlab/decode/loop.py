@@ -64,6 +64,8 @@ class Round:
     accepted: int
     committed: int
     confidence: tuple[float, ...]  # c_1..c_proposed; empty without a confidence head
+    draft_top: tuple[float, ...] = ()  # of each proposed token's slot, see Proposal; empty where it is not told
+    expected: tuple[float, ...] = ()  # c*_1..c*_proposed, see Verdict
 
 
 @dataclass
@@ -248,9 +250,10 @@ class Decoder:
         if self.drafter is not None:
             self.context = NewContext.of(ids, positions, verdict.accepted + 1, output)
         drafted = proposal.tokens.tolist()
-        confidence = [()] * len(self.rows) if proposal.confidence is None else proposal.confidence.tolist()
+        told = (proposal.confidence, proposal.draft_top, verdict.expected)
+        told = [[()] * len(self.rows) if values is None else values.tolist() for values in told]
         return sum(
-            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], confidence[i])
+            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], [values[i] for values in told])
             for i, row in enumerate(self.rows)
         )
 
@@ -261,15 +264,19 @@ class Decoder:
         context = self.context.at(anchor, anchor_position)
         return self.drafter.propose(context, self.draft_cache, self.settings.sampling, self.generator)
 
-    def _count(self, row: _Row, committed: list[int], confidence: Sequence[float]) -> int:
-        """Record the round of ``row`` and commit its tokens; returns how many were committed to the output."""
+    def _count(self, row: _Row, committed: list[int], told: Sequence[Sequence[float]]) -> int:
+        """Record the round of ``row`` and commit its tokens; returns how many were committed to the output.
+
+        ``told`` are the confidence, draft_top and expected of its slots.
+        """
         accepted, proposed = len(committed) - 1, self.num_drafted
         stop = next((k for k, token in enumerate(committed) if token in self.stop_tokens), None)
         if stop is not None and stop < accepted:  # the stop token itself was drafted: nothing after it counts
             committed = committed[: stop + 1]
             accepted = proposed = stop + 1
         if self.drafter is not None:
-            row.generation.rounds.append(Round(proposed, accepted, len(committed), tuple(confidence[:proposed])))
+            slots = (tuple(values[:proposed]) for values in told)
+            row.generation.rounds.append(Round(proposed, accepted, len(committed), *slots))
         return self._commit(row, committed)
 
     def _commit(self, row: _Row, tokens: list[int]) -> int:

@@ -1,6 +1,7 @@
 """What an evaluation leaves on disk: one row a decode round, one line a prompt, counts by outcome.
 
-    rounds.parquet    temperature, benchmark, domain, prompt_id, round, proposed, accepted, committed, confidence
+    rounds.parquet    temperature, benchmark, domain, prompt_id, round, proposed, accepted, committed, and a number a proposed
+                      token: confidence, draft_top (max p_d), expected (c*); files of earlier versions end with confidence
     outputs.jsonl     temperature, benchmark, domain, prompt_id, prompt_tokens, num_tokens, finish_reason, text
     evaluation.json   settings, counts, speed; written last: its presence means that the evaluation ended
     earlier/1, …      evaluations with other settings, each with its tables, figures and report
@@ -39,6 +40,8 @@ ROUNDS = pa.schema(
         ("accepted", pa.int32()),
         ("committed", pa.int32()),
         ("confidence", pa.list_(pa.float32())),
+        ("draft_top", pa.list_(pa.float32())),
+        ("expected", pa.list_(pa.float32())),
     ]
 )
 

@@ -3,6 +3,7 @@
     α_k            = min(1, p_t^k(x_k) / p_d^k(x_k))        probability that x_k passes, given all before it
     P(accepted=a)  = Π_{i≤a} α_i · (1 - α_{a+1})            left to right; the first rejection ends the block
     next token     ~ norm(max(0, p_t - p_d)) after a rejection, else p_t (bonus)
+    expected       c*_k = Σ_v min(p_d^k, p_t^k), what α_k is before x_k is drawn: kept for reports, decides nothing
 
 The left-to-right tests are drawn as one number, how many tokens pass, from exactly that law. At temperature 0 nothing
 is drawn. Laws of the target are made one slot at a time, [B, V], and the residual at one slot a row. The module knows
@@ -18,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from draftlab.acceptance import accept_rate
 from draftlab.sampling import Sampling, probs, residual, sample
 from draftlab.types import Proposal, Verdict
 
@@ -45,18 +47,24 @@ def verify(
     limit = _limit(proposal, num_verified)
     if sampling.greedy:
         return _verify_greedy(proposal.tokens, target_logits.argmax(-1), limit)
-    accept = acceptance_probs(proposal, target_token_probs(target_logits, proposal.tokens, sampling))
+    token_probs, expected = target_opinion(proposal, target_logits, sampling)
+    accept = acceptance_probs(proposal, token_probs)
     accepted = sample(accepted_law(accept, limit), generator)
     law = next_token_law(proposal, target_logits, sampling, accepted, limit)
-    return Verdict(accepted, sample(law, generator))
+    return Verdict(accepted, sample(law, generator), expected)
 
 
-def target_token_probs(target_logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-    """p_t^k(x_k) [B, G] of the drafted tokens [B, G] from logits [B, G+1, V], one slot at a time."""
-    columns = [
-        probs(target_logits[:, slot], sampling).gather(-1, tokens[:, slot, None]) for slot in range(tokens.shape[1])
-    ]
-    return torch.cat(columns, dim=-1) if columns else target_logits.new_zeros(tokens.shape)
+def target_opinion(proposal: Proposal, target_logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """p_t^k(x_k) of the drafted tokens and c*_k, both [B, G], from logits [B, G+1, V], one slot at a time."""
+    token_probs, expected = (target_logits.new_zeros(proposal.tokens.shape) for _ in range(2))
+    for slot in range(proposal.tokens.shape[1]):
+        law = probs(target_logits[:, slot], sampling)
+        if slot == 0:
+            token_probs, expected = token_probs.to(law.dtype), expected.to(law.dtype)
+        token_probs[:, slot] = law.gather(-1, proposal.tokens[:, slot, None]).squeeze(-1)
+        draftable = law if proposal.draft_ids is None else law[:, proposal.draft_ids]
+        expected[:, slot] = accept_rate(proposal.draft_probs[:, slot], draftable)
+    return token_probs, expected.clamp_max(1.0)  # rounding may leave 1 + 1e-7
 
 
 def draft_token_probs(proposal: Proposal) -> Tensor:
@@ -107,7 +115,8 @@ def _verify_greedy(tokens: Tensor, best: Tensor, limit: Tensor) -> Verdict:
     slots = torch.arange(tokens.shape[1], device=tokens.device)
     equal = (tokens == best[:, :-1]) & (slots < limit.unsqueeze(-1))
     accepted = equal.long().cumprod(-1).sum(-1)
-    return Verdict(accepted, best.gather(-1, accepted.unsqueeze(-1)).squeeze(-1))
+    expected = (tokens == best[:, :-1]).float()  # the overlap of two one-hot laws
+    return Verdict(accepted, best.gather(-1, accepted.unsqueeze(-1)).squeeze(-1), expected)
 
 
 def _limit(proposal: Proposal, num_verified: Tensor | None) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from draftlab.blocks import BlockSpec
 from draftlab.drafters.cache import DraftCache
 from draftlab.heads import ConfidenceHead, Head
-from draftlab.sampling import Sampling, probs, sample
+from draftlab.sampling import Sampling, probs, sample, top_probability
 from draftlab.target.ends import TargetEnds
 from draftlab.target.spec import TargetSpec
 from draftlab.types import Batch, Blocks, Context, DraftOutput, Proposal
@@ -190,10 +190,12 @@ class Drafter(nn.Module, ABC):
         """
         base = self.base_logits(hidden)  # [B, G, W]
         state = self.markov_head.start(len(anchor))
-        previous, tokens, laws = [anchor], [], []
+        previous, tokens, laws, tops = [anchor], [], [], []
         for slot in range(hidden.shape[1]):
             bias, state = self.markov_head.step(hidden[:, slot], previous[-1], state)
-            law = probs(_add(base[:, slot], bias), sampling)
+            logits = _add(base[:, slot], bias)
+            law = probs(logits, sampling)
+            tops.append(top_probability(logits))
             token = law.argmax(-1) if sampling.greedy else sample(law, generator)
             tokens.append(token if self.draft_ids is None else self.draft_ids[token])
             laws.append(law)
@@ -201,7 +203,8 @@ class Drafter(nn.Module, ABC):
         read = hidden if confidence_hidden is None else confidence_hidden
         logits = self.confidence_logits(read, torch.stack(previous[:-1], dim=1))
         confidence = None if logits is None else torch.sigmoid(logits.float())
-        return Proposal(torch.stack(tokens, dim=1), torch.stack(laws, dim=1), self.draft_ids, confidence)
+        drawn, laws, tops = (torch.stack(parts, dim=1) for parts in (tokens, laws, tops))
+        return Proposal(drawn, laws, self.draft_ids, confidence, tops)
 
     # Inner workings
 

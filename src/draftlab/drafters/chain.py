@@ -176,8 +176,10 @@ class ChainDrafter(LayeredDrafter):
             state = self._step(state, self._embed(token).unsqueeze(1), position, attends)
             drawn.append(self.draw(self.norm(state), token, sampling, generator))
             token = drawn[-1].tokens[:, 0]
-        tokens = torch.cat([one.tokens for one in drawn], dim=1)
-        return Proposal(tokens, torch.cat([one.draft_probs for one in drawn], dim=1), self.draft_ids, None)
+        tokens, laws, tops = (
+            torch.cat([getattr(one, name) for one in drawn], dim=1) for name in ("tokens", "draft_probs", "draft_top")
+        )
+        return Proposal(tokens, laws, self.draft_ids, None, tops)
 
     def _extend(self, context: Context, cache: DraftCache) -> None:
         """Add the pairs of newly committed tokens to ``cache``; padding costs nothing.

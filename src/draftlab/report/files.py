@@ -20,6 +20,7 @@ import yaml
 
 WHOLE = ("round", "proposed", "accepted", "committed")
 ROUND_COLUMNS = ("temperature", "benchmark", "domain", "prompt_id", *WHOLE)
+CHANCES = ("confidence", "draft_top", "expected")  # a list a round, if they are there
 AGAIN = "it was damaged or changed after it was written; evaluate again"
 # Numbers of a row of evaluation.json: those that must be there, and those that may be missing or null.
 COUNTED = ((), ("temperature", "prompts", "stopped", "truncated"))
@@ -41,7 +42,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_rounds(folder: Path) -> pd.DataFrame:
-    """rounds.parquet with the ROUND_COLUMNS: temperature float, WHOLE int64, names str; confidence in [0, 1] if it is there."""
+    """rounds.parquet with the ROUND_COLUMNS: temperature float, WHOLE int64, names str; CHANCES in [0, 1]."""
     path = folder / "rounds.parquet"
     if not path.is_file():
         raise ValueError(
@@ -171,14 +172,14 @@ def _typed(rounds: pd.DataFrame, path: Path) -> pd.DataFrame:
             kind = "whole numbers" if column in WHOLE else "numbers"
             raise ValueError(f"{path}: expected {kind} in the column {column}, got {values.iloc[0]!r} …; {AGAIN}")
         rounds[column] = values.astype(np.int64 if column in WHOLE else np.float64)
-    if "confidence" in rounds.columns:
-        given = [value for value in rounds["confidence"] if np.ndim(value) == 1]
+    for column in rounds.columns.intersection(CHANCES):
+        given = [value for value in rounds[column] if np.ndim(value) == 1]
         try:
             flat = np.concatenate([np.asarray(value, dtype=np.float64) for value in given] or [np.zeros(0)])
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: expected lists of numbers in the column confidence; {AGAIN}") from error
+            raise ValueError(f"{path}: expected lists of numbers in the column {column}; {AGAIN}") from error
         if not ((flat >= 0) & (flat <= 1)).all():
-            raise ValueError(f"{path}: expected confidences from 0 to 1, got others; {AGAIN}")
+            raise ValueError(f"{path}: expected a {column} from 0 to 1 everywhere, got others; {AGAIN}")
     return rounds
 
 
