@@ -12,8 +12,8 @@ ORDER = [
     *("target", "data"),
     *("heads", "drafters"),
     *("losses", "metrics"),
-    *("training", "callbacks"),
     *("calibration", "scheduling"),
+    *("training", "callbacks"),
     *("decode", "serving"),
     *("export", "report", "sweeps"),
 ]

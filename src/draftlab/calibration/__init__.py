@@ -1,6 +1,6 @@
 """Calibration: Sequential Temperature Scaling, its measures, and its file."""
 
-from draftlab.calibration.fitting import calibrate, held_out_measures
+from draftlab.calibration.fitting import calibrate
 from draftlab.calibration.measures import CONDITIONAL, SURVIVAL, measure_table
 from draftlab.calibration.record import FILE, Calibration
 from draftlab.calibration.sts import calibrated, confidence_logits, fit
@@ -14,6 +14,5 @@ __all__ = [
     "calibrated",
     "confidence_logits",
     "fit",
-    "held_out_measures",
     "measure_table",
 ]

@@ -1,6 +1,7 @@
 """How good probabilities of acceptance are, by position, with intervals over prompts (method 4).
 
     ECE = Σ_bins n_b/n |mean predicted_b - mean outcome_b|        Brier = mean (predicted - outcome)²
+    ece_floor = mean ECE of outcomes drawn with the predicted chances themselves: what perfect calibration would show here
     NLL = -mean log of the predicted chance of what happened      ROC-AUC = P(predicted of an accepted > of a rejected)
 
 In two readings. *conditional*: c_k, over rounds in which 1..k-1 were accepted. *survival*: a_k = Π_{i≤k} c_i, over every
@@ -23,6 +24,7 @@ from draftlab.calibration.sts import NUM_BINS, bins
 CONDITIONAL, SURVIVAL = "conditional", "survival"
 RANK_BINS = 400  # of the histogram behind ROC-AUC
 RESAMPLES, LEVEL, SEED = 500, 0.95, 0
+FLOOR_DRAWS, FLOOR_CHUNK = 200, 25
 SMALLEST = 1e-12  # a chance below it would make one round's NLL infinite
 
 
@@ -56,21 +58,51 @@ def measure_table(
 ) -> pd.DataFrame:
     """One row a reading and position: count, positives, and ece, brier, nll, roc_auc with _low and _high over prompts.
 
-    A measure without data is NaN; so is the interval of a single prompt.
+    ``ece_floor`` and ``ece_floor_high`` are the mean and the 95 % quantile of the ECE that calibrated predictions would have. A
+    measure without data is NaN; so is the interval of a single prompt.
     """
-    num_prompts = int(prompt.max()) + 1 if len(prompt) else 0
+    weights = prompt_weights(prompt)
     generator = np.random.default_rng(SEED)
-    counts = generator.multinomial(num_prompts, np.full(num_prompts, 1.0 / num_prompts), size=RESAMPLES)
-    weights = np.concatenate([np.ones((1, num_prompts)), counts])  # what was measured stands first
     rows = []
     for slots in readings(conditional, accepted, proposed, prompt):
         row = {"reading": slots.reading, "position": slots.position, "count": len(slots.predicted)}
         row["positives"] = int(slots.outcome.sum())
         for name, values in measures(slots, weights).items():
-            low, high = _interval(values[1:], num_prompts)
-            row |= {name: float(values[0]), f"{name}_low": low, f"{name}_high": high}
+            row |= with_limits(name, values, weights.shape[1])
+        row["ece_floor"], row["ece_floor_high"] = ece_floor(slots.predicted, generator)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def prompt_weights(prompt: np.ndarray) -> np.ndarray:
+    """How often each of the P prompts counts, [1 + RESAMPLES, P]: once each as measured, then in every bootstrap resample."""
+    num_prompts = int(prompt.max()) + 1 if len(prompt) else 0
+    generator = np.random.default_rng(SEED)
+    counts = generator.multinomial(num_prompts, np.full(num_prompts, 1.0 / num_prompts), size=RESAMPLES)
+    return np.concatenate([np.ones((1, num_prompts)), counts])
+
+
+def with_limits(name: str, values: np.ndarray, num_prompts: int) -> dict[str, float]:
+    """``name``, name_low and name_high of ``values`` [1 + RESAMPLES], the measured one first; one prompt has no interval."""
+    low, high = _interval(values[1:], num_prompts)
+    return {name: float(values[0]), f"{name}_low": low, f"{name}_high": high}
+
+
+def ece_floor(predicted: np.ndarray, generator: np.random.Generator) -> tuple[float, float]:
+    """Mean and 95 % quantile of the ECE of ``predicted`` [n] against outcomes drawn with just these chances.
+
+    Not 0: in each bin, the outcomes of finitely many slots miss their mean by chance.
+    """
+    if not len(predicted):
+        return float("nan"), float("nan")
+    chances = np.sort(predicted)
+    starts = np.flatnonzero(np.diff(bins(chances, NUM_BINS), prepend=-1))
+    draws = np.empty(FLOOR_DRAWS)
+    for first in range(0, FLOOR_DRAWS, FLOOR_CHUNK):
+        outcome = generator.random((FLOOR_CHUNK, len(chances))) < chances
+        draws[first : first + FLOOR_CHUNK] = np.abs(np.add.reduceat(chances - outcome, starts, axis=1)).sum(axis=1)
+    draws /= len(chances)
+    return float(draws.mean()), float(np.quantile(draws, LEVEL))
 
 
 def measures(slots: Slots, weights: np.ndarray) -> dict[str, np.ndarray]:

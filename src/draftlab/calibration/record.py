@@ -2,6 +2,7 @@
 
     temperatures, dataset, num_samples, ece_before, ece_after       as engines read them; the ECEs are of survival
     drafter, measures                                               whose they are, and all measures before and after
+    source                                                          what is scaled: confidence, or draft_top without a head
 
 A calibration belongs to one checkpoint: its block size, layout and digest stand in it, and another drafter refuses it.
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from draftlab.calibration.rounds import CONFIDENCE
 from draftlab.calibration.sts import calibrated
 from draftlab.data.files import read_json, write_json
 
@@ -39,6 +41,7 @@ class Calibration:
     ece_after: Sequence[float] = ()
     drafter: Mapping[str, Any] = field(default_factory=dict)
     measures: Sequence[Mapping[str, Any]] = ()
+    source: str = CONFIDENCE
 
     def __post_init__(self) -> None:
         try:

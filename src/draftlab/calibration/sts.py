@@ -49,12 +49,28 @@ def fit(
         ValueError: too few rounds at a position, or logits of proposed slots that are not finite.
     """
     check_rounds(logits, accepted, proposed)
+    slots = np.arange(logits.shape[1])
+    survived = (accepted[:, None] > slots).astype(np.float64)
+    return fit_survival(logits, survived, proposed[:, None] > slots, grid, num_bins)
+
+
+def fit_survival(
+    logits: np.ndarray,
+    survived: np.ndarray,
+    proposed: np.ndarray,
+    grid: np.ndarray = GRID,
+    num_bins: int = NUM_BINS,
+) -> np.ndarray:
+    """The same from ``survived`` [n, G], 1 or 0 or the chance that the prefix was accepted, at ``proposed`` slots (bool [n, G]).
+
+    A chance in place of an outcome has the same mean and none of its noise. A position without a slot keeps 1.
+    """
     grid = grid[np.argsort(np.abs(np.log(grid)), kind="stable")]  # argmin then takes the one nearest to 1
     temperatures = np.ones(logits.shape[1])
     before = np.ones(len(logits))  # a_{k-1}
-    for k in range(logits.shape[1]):
-        rows = proposed > k
-        outcome = (accepted[rows] > k).astype(np.float64)
+    for k in np.flatnonzero(proposed.any(axis=0)):
+        rows = proposed[:, k]
+        outcome = survived[rows, k]
         errors = [
             calibration_error(calibrated(logits[rows, k], value) * before[rows], outcome, num_bins) for value in grid
         ]
@@ -90,7 +106,7 @@ def check_rounds(logits: np.ndarray, accepted: np.ndarray, proposed: np.ndarray)
 
 
 def calibration_error(predicted: np.ndarray, outcome: np.ndarray, num_bins: int = NUM_BINS) -> float:
-    """ECE of ``predicted`` [n] in [0, 1] against ``outcome`` [n] of 0 and 1, over equal-width bins."""
+    """ECE of ``predicted`` [n] in [0, 1] against ``outcome`` [n], 0 or 1 or its chance, over equal-width bins."""
     gap = np.bincount(bins(predicted, num_bins), predicted - outcome, minlength=num_bins)
     return float(np.abs(gap).sum() / len(predicted))
 

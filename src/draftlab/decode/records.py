@@ -15,11 +15,12 @@ can be had (case 24). Files are replaced atomically. The module knows nothing of
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -95,6 +96,29 @@ def write_evaluation(folder: Path, results: Sequence[Result], evaluation: dict[s
 def read_evaluation(folder: Path) -> dict[str, Any] | None:
     """evaluation.json of a run folder; None if it holds no whole evaluation."""
     return read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else None
+
+
+def held_out_rounds(
+    folder: Path, drafter: Mapping[str, Any], temperature: float, sampling: Mapping[str, Any]
+) -> tuple[pd.DataFrame | None, str]:
+    """The rounds of an evaluation of run ``folder``, if they are of that drafter and sampled like that; else None and why not."""
+    evaluation = read_evaluation(folder)
+    if evaluation is None or not (folder / "rounds.parquet").is_file():
+        return None, f"{folder} was not evaluated; python src/evaluate.py run={folder}"
+    settings = evaluation["settings"]
+    theirs = settings.get("drafter")
+    digest = theirs.get("digest") if isinstance(theirs, Mapping) else None
+    if digest != drafter["digest"]:
+        return (
+            None,
+            f"the evaluation in {folder} is of another checkpoint ({digest}, not {drafter['digest']}); evaluate again",
+        )
+    for key, value in sampling.items():
+        if settings.get(key) != value:
+            return None, f"the evaluation in {folder} has {key} {settings.get(key)}, not {value}"
+    if temperature not in settings["temperatures"]:
+        return None, f"the evaluation in {folder} has no rounds at temperature {temperature:g}"
+    return pd.read_parquet(folder / "rounds.parquet"), ""
 
 
 def set_aside(folder: Path) -> Path:

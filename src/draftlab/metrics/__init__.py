@@ -2,5 +2,6 @@
 
 from draftlab.metrics.acceptance import AcceptedLength, ConditionalAcceptance, reach
 from draftlab.metrics.confidence import CalibrationError, RocAuc
+from draftlab.metrics.sample import BlockSample
 
-__all__ = ["AcceptedLength", "CalibrationError", "ConditionalAcceptance", "RocAuc", "reach"]
+__all__ = ["AcceptedLength", "BlockSample", "CalibrationError", "ConditionalAcceptance", "RocAuc", "reach"]

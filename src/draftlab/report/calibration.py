@@ -1,6 +1,7 @@
 """What a calibration changed, for a terminal: temperatures, and ECE and ROC-AUC before and after by position.
 
     print_calibration(Calibration.load("outputs/demo/calibration.json"))
+    print_study(study)                                                        the same, and who wins
 
 It computes nothing.
 """
@@ -14,6 +15,8 @@ from rich.table import Table
 
 from draftlab.calibration import CONDITIONAL, SURVIVAL, Calibration
 from draftlab.calibration.fitting import AFTER, BEFORE, FIT, HELD_OUT
+from draftlab.calibration.study import Study
+from draftlab.report.calibration_page import verdicts
 from draftlab.report.tables import console, with_interval
 
 PARTS = {FIT: "rounds of the fit", HELD_OUT: "held-out rounds (the run's evaluation)"}
@@ -33,6 +36,13 @@ def print_calibration(calibration: Calibration) -> None:
         "In brackets: 95 % bootstrap over prompts.",
         highlight=False,
     )
+
+
+def print_study(study: Study) -> None:
+    """The calibration, the baseline's place beside it, and what could not be done."""
+    print_calibration(study.calibration)
+    for line in (*verdicts(study), *study.notes):
+        console().print(line, highlight=False)
 
 
 def _table(rows: pd.DataFrame, calibration: Calibration, title: str) -> Table:

@@ -2,7 +2,8 @@
 
     ECE = Σ_bins n_bin / n · |share accepted - mean confidence|
 
-Only slots that were tested count: 1..k-1 were accepted and k was proposed, as c_k is conditional on all before it.
+Only slots that were tested count: 1..k-1 were accepted and k was proposed, as c_k is conditional on all before it. By position
+the same is given for the survival a_k too, over every round that proposed slot k.
 It knows nothing of the drafter and nothing of pictures.
 
     >>> reliability_table(read_run("outputs/demo").rounds)   # doctest: +SKIP
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+
+from draftlab.calibration.measures import readings
+from draftlab.report.bootstrap import ratio
 
 BINS = 10
 
@@ -52,3 +56,28 @@ def calibration_error(bins: pd.DataFrame) -> float:
     if bins["count"].sum() == 0:
         return float("nan")
     return float(np.average((bins["accepted"] - bins["confidence"]).abs(), weights=bins["count"]))
+
+
+def position_bins(
+    conditional: np.ndarray, accepted: np.ndarray, proposed: np.ndarray, prompt: np.ndarray
+) -> pd.DataFrame:
+    """One row a reading, position (from 1) and filled bin: count, mean predicted, share observed with _low and _high.
+
+    The readings are those of :mod:`draftlab.calibration.measures`; intervals are over prompts.
+    """
+    rows = []
+    for slots in readings(conditional, accepted, proposed, prompt):
+        place = np.minimum((slots.predicted * BINS).astype(np.int64), BINS - 1)
+        num_prompts = int(slots.prompt.max()) + 1 if len(slots.prompt) else 0
+        count, predicted, observed = (
+            np.bincount(slots.prompt * BINS + place, values, minlength=num_prompts * BINS).reshape(num_prompts, BINS)
+            for values in (np.ones(len(place)), slots.predicted, slots.outcome)
+        )
+        share = ratio(observed, count)
+        for index in np.flatnonzero(share.weight):
+            row = {"reading": slots.reading, "position": slots.position, "bin": int(index)}
+            row |= {"count": int(share.weight[index]), "predicted": predicted[:, index].sum() / share.weight[index]}
+            row |= {"observed": share.value[index], "observed_low": share.low[index]}
+            rows.append(row | {"observed_high": share.high[index]})
+    columns = ["reading", "position", "bin", "count", "predicted", "observed", "observed_low", "observed_high"]
+    return pd.DataFrame(rows, columns=columns)
