@@ -25,11 +25,11 @@ def write_checkpoint(path, drafter, **changes):
     torch.save({"state_dict": state, "draftlab": {**describe(drafter), **changes}}, path)
 
 
-def tiny_run(folder, target_folder):
-    """.hydra/config.yaml and a checkpoint of an untrained drafter."""
+def tiny_run(folder, target_folder, choices=()):
+    """.hydra/config.yaml and a checkpoint of an untrained drafter; ``choices`` are further overrides."""
     overrides = ["target=custom", f"target.path={target_folder}", "target.target_layer_ids=[0,1,2]"]
     overrides += ["target.name=tiny", "head.rank=4", "drafter.num_layers=1", "block.block_size=3"]
-    config = composed("train", overrides)
+    config = composed("train", [*overrides, *choices])
     with open_dict(config):
         config.drafter.draft_vocab_size = 40
     (folder / ".hydra").mkdir(parents=True)

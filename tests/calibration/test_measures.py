@@ -6,7 +6,8 @@ import torch
 from torchmetrics.functional.classification import binary_auroc
 
 from draftlab.calibration import CONDITIONAL, SURVIVAL, measure_table
-from draftlab.calibration.sts import calibration_error
+from draftlab.calibration.measures import ece_floor
+from draftlab.calibration.sts import NUM_BINS, calibration_error
 
 
 @pytest.fixture
@@ -62,3 +63,22 @@ def test_a_single_prompt_has_no_interval_and_one_outcome_no_roc_auc(case):
         True,
         True,
     ]
+
+
+def test_the_floor_is_the_mean_error_of_outcomes_drawn_with_the_predictions_themselves():
+    generator = np.random.default_rng(1)
+    predicted = generator.uniform(size=700)
+    draws = [calibration_error(predicted, (generator.uniform(size=700) < predicted) * 1.0) for _ in range(2000)]
+    mean, high = ece_floor(predicted, np.random.default_rng(2))
+    assert mean == pytest.approx(np.mean(draws), rel=0.03) and high == pytest.approx(np.quantile(draws, 0.95), rel=0.05)
+    # In a bin of n slots the mean misses by sqrt(2/pi) standard deviations: with many slots the floor is just that.
+    spread = np.bincount((predicted * NUM_BINS).astype(int), predicted * (1 - predicted))
+    assert mean == pytest.approx(np.sqrt(2 / np.pi * spread).sum() / 700, rel=0.05)
+
+
+def test_the_floor_falls_with_more_slots_and_certain_predictions_have_none():
+    generator = np.random.default_rng(3)
+    few, many = (ece_floor(generator.uniform(size=size), generator)[0] for size in (400, 6400))
+    assert many == pytest.approx(few / 4, rel=0.25)
+    assert ece_floor(np.array([0.0, 1.0, 1.0]), generator) == (0.0, 0.0)
+    assert np.isnan(ece_floor(np.zeros(0), generator)).all()

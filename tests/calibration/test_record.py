@@ -22,7 +22,7 @@ def test_a_saved_calibration_has_the_keys_of_engines_and_reads_back(tmp_path):
     made.save(path)
     content = json.loads(path.read_text())
     assert content["temperatures"] == [1.5, 0.5] and content["num_samples"] == 300
-    assert {"dataset", "ece_before", "ece_after"} <= set(content)
+    assert {"dataset", "ece_before", "ece_after"} <= set(content) and content["source"] == "confidence"
     again = Calibration.load(path).check(DRAFTER)
     assert again.temperatures == made.temperatures and again.drafter == DRAFTER
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from draftlab.calibration.rounds import round_arrays
+from draftlab.calibration.rounds import DRAFT_TOP, EXPECTED, round_arrays
 
 ROUNDS = pd.DataFrame(
     {
@@ -44,3 +44,11 @@ def test_a_part_counts_its_own_prompts():
 def test_rounds_without_what_is_needed_are_refused(change, temperature, gamma, message):
     with pytest.raises(ValueError, match=message):
         round_arrays(ROUNDS.assign(**change), temperature, gamma)
+
+
+def test_another_column_is_read_in_its_place():
+    table = ROUNDS.assign(draft_top=ROUNDS["confidence"].map(lambda values: [1 - value for value in values]))
+    ours, theirs = round_arrays(table, 1.0, 3, DRAFT_TOP), round_arrays(table, 1.0, 3)
+    assert np.nan_to_num(ours.logits) == pytest.approx(-np.nan_to_num(theirs.logits), abs=1e-5)
+    with pytest.raises(ValueError, match="no expected for some proposed tokens; they are of an earlier version"):
+        round_arrays(table, 1.0, 3, EXPECTED)

@@ -6,7 +6,7 @@ import torch
 from torchmetrics.classification import BinaryCalibrationError
 
 from draftlab.calibration import calibrated, confidence_logits, fit
-from draftlab.calibration.sts import FEWEST, NUM_BINS, calibration_error
+from draftlab.calibration.sts import FEWEST, NUM_BINS, calibration_error, fit_survival
 
 
 def rounds(num_rounds, gamma, temperatures, seed=0):
@@ -55,6 +55,20 @@ def test_the_fit_equals_the_loop_and_counts_only_rounds_that_proposed_a_slot():
     logits[:40, 2] = np.nan
     grid = np.array([0.5, 0.8, 1.0, 1.3, 2.0])
     assert fit(logits, accepted, proposed, grid).tolist() == fit_twin(logits, accepted, proposed, grid)
+
+
+def test_chances_in_place_of_outcomes_find_the_same_temperatures_with_less_noise():
+    temperatures = [2.0, 0.5, 1.0]
+    logits, _, _ = rounds(3000, 3, temperatures, seed=6)
+    survived = calibrated(logits, np.asarray(temperatures)).cumprod(axis=1)
+    found = fit_survival(logits, survived, np.ones_like(logits, dtype=bool))
+    assert found == pytest.approx(temperatures, rel=0.03), "a grid point away at most"
+
+
+def test_a_position_without_a_slot_keeps_temperature_one():
+    logits, _, _ = rounds(500, 2, [2.0, 2.0], seed=7)
+    proposed = np.array([True, False]) & np.ones_like(logits, dtype=bool)
+    assert fit_survival(logits, calibrated(logits, np.full(2, 2.0)).cumprod(axis=1), proposed)[1] == 1.0
 
 
 def test_the_survival_error_is_no_worse_after_the_fit_than_before_on_the_rounds_of_the_fit():
