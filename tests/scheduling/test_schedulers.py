@@ -71,6 +71,22 @@ def test_a_flat_table_verifies_everything_and_a_staircase_separates_early_stop_f
     assert GlobalSearch()(confidence, bumpy).sum() > 0
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_early_stop_over_the_convex_table_finds_what_global_search_finds_there(seed):
+    confidence, table = random_case(seed)
+    chosen = EarlyStop(smooth=True)(confidence, table)
+    assert chosen.tolist() == GlobalSearch()(confidence, table.convex()).tolist()
+
+
+def test_early_stop_over_the_convex_table_does_not_halt_before_a_rise_that_pays_off():
+    confidence = np.full((2, 3), 0.9)
+    bumpy = Throughput([1, 2, 3, 4, 5, 6, 7, 8], [1.0, 1.0, 0.6, 0.9, 0.5, 0.8, 0.4, 0.7])
+    assert EarlyStop()(confidence, bumpy).sum() == 0 and EarlyStop(smooth=True)(confidence, bumpy).sum() > 0
+    scheduler = EarlyStop(smooth=True)
+    dear = Throughput([1, 2, 3, 4, 8], [1.0, 0.5, 0.2, 0.1, 0.05])
+    assert scheduler(confidence, bumpy).sum() == 6 and scheduler(confidence, dear).sum() == 0, "each has its own form"
+
+
 def test_a_threshold_cuts_a_block_at_its_first_doubt():
     confidence = np.array([[0.95, 0.5, 0.95], [0.95, 0.92, 0.91], [0.1, 1.0, 1.0]])
     assert Threshold(0.9)(confidence).tolist() == [1, 3, 0]

@@ -68,3 +68,23 @@ def test_a_file_that_is_no_table_is_refused_by_its_name(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"sps\.json"):
         Throughput.load(path)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_convex_form_is_the_largest_convex_curve_below_the_seconds(seed):
+    generator = np.random.default_rng(seed)
+    tokens = np.unique(np.append(generator.integers(1, 40, 8), [1, 40]))
+    look_up = ["floor", "linear"][seed % 2]
+    table = Throughput(tokens, 1.0 / generator.uniform(0.5, 2.0, len(tokens)), look_up)
+    sizes = np.arange(1, 41)
+    seconds, convex = 1.0 / table(sizes), 1.0 / table.convex()(sizes)
+    # Brute force: the lowest chord over every size. A linear table is linear in SPS, so its seconds sag between entries.
+    if look_up == "linear":
+        seconds = np.interp(sizes, tokens, 1.0 / table(tokens))
+    for size in sizes:
+        chords = [
+            seconds[a - 1] + (seconds[b - 1] - seconds[a - 1]) * (size - a) / max(b - a, 1)
+            for a in range(1, size + 1)
+            for b in range(size, 41)
+        ]
+        assert convex[size - 1] == pytest.approx(min(chords)), size

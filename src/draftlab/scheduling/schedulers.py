@@ -88,11 +88,26 @@ class Threshold(Scheduler):
 
 
 class EarlyStop(Scheduler):
-    """Algorithm 1: admit by descending survival while the expected throughput grows."""
+    """Algorithm 1: admit by descending survival while the expected throughput grows.
+
+    ``smooth`` reads the convex form of the table, over which it does not halt at a step or bump that pays off further on.
+    The table knows no token, so the decision stays as lossless as it was.
+    """
+
+    def __init__(self, smooth: bool = False) -> None:
+        self.smooth = smooth
+        self._convex: tuple[Throughput, Throughput] | None = None  # a table, and its convex form
+
+    def _read(self, table: Throughput) -> Throughput:
+        if not self.smooth:
+            return table
+        if self._convex is None or self._convex[0] is not table:
+            self._convex = (table, table.convex())
+        return self._convex[1]
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
-        order, throughput = _walk(confidence, _needed(table, self))
+        order, throughput = _walk(confidence, self._read(_needed(table, self)))
         grows = throughput[1:] > throughput[:-1]
         return _prefixes(order[: len(grows) if grows.all() else int(grows.argmin())], *_sizes(confidence))
 

@@ -3,6 +3,8 @@
     SPS(B) = value of the largest measured B' ≤ B                    look_up="floor", as engines read it
            = linear between the two measured neighbours of B         look_up="linear"
 
+    convex                              of the greatest convex curve below the seconds of a pass: no step, no bump, one best size
+
 Outside the table the nearest end holds. A table that hardly falls means that verifying costs nothing, and a scheduler then
 verifies everything; one that rises somewhere is a staircase with bumps, over which early stopping and global search differ.
 Both are said by :meth:`Throughput.shape`. The module measures nothing.
@@ -81,6 +83,29 @@ class Throughput:
     def bumps(self) -> list[int]:
         """Token counts B of the table at which SPS rises; a monotone table has none."""
         return self.batch_tokens[1:][np.diff(self.steps_per_second) > 0].tolist()
+
+    def convex(self) -> Throughput:
+        """The table of the greatest convex function below the seconds 1 / SPS of a pass, at every size up to the last.
+
+        Expected tokens are concave in what is admitted, so their ratio to convex seconds has a single peak: early stopping
+        over this table halts nowhere else.
+        """
+        begin, seconds = self.batch_tokens, 1.0 / self.steps_per_second
+        ends = (
+            begin if self.look_up == "linear" else np.append(begin[1:] - 1, begin[-1])
+        )  # floor: flat to the next entry
+        points = sorted(
+            {*zip(begin.tolist(), seconds.tolist(), strict=True), *zip(ends.tolist(), seconds.tolist(), strict=True)}
+        )
+        hull: list[tuple[int, float]] = []
+        for x, y in points:
+            while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0]) >= (y - hull[-2][1]) * (
+                hull[-1][0] - hull[-2][0]
+            ):
+                hull.pop()
+            hull.append((x, y))
+        sizes = np.arange(begin[0], begin[-1] + 1)
+        return Throughput(sizes, 1.0 / np.interp(sizes, *zip(*hull, strict=True)))
 
     def shape(self) -> str:
         """In words: flat (with a warning), monotone, or a staircase with bumps."""
