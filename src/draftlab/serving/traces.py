@@ -25,11 +25,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from draftlab.calibration import Calibration
+from draftlab.calibration import FILE, Calibration
 from draftlab.calibration.rounds import round_arrays
 from draftlab.serving.traffic import ANY
 
@@ -153,6 +154,25 @@ class RecordedTrace(Trace):
         row = self.first[prompt] + number
         after = np.stack([prompt, (number + 1) % self.count[prompt]], axis=1)
         return self.confidence[row], self.reach[row], after
+
+
+def recorded_run(run: str | Path, temperature: float = 1.0) -> RecordedTrace:
+    """The trace of an evaluated run folder: its rounds, calibrated if it has a ``calibration.json``.
+
+    Raises:
+        ValueError: no rounds in the folder, or such that cannot be replayed (the folder is named).
+    """
+    path, calibration = Path(run) / "rounds.parquet", Path(run) / FILE
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: missing; name the folder of an evaluated run, or evaluate it: src/evaluate.py run={run}"
+        )
+    try:
+        fitted = Calibration.load(calibration) if calibration.is_file() else None
+        gamma = len(fitted.temperatures) if fitted else None
+        return RecordedTrace(pd.read_parquet(path), temperature, fitted, gamma)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{run}: {error}") from None
 
 
 class SyntheticTrace(Trace):
