@@ -2,7 +2,7 @@
 
     oracle            the best number of tokens of each step, by the survivals of that very step (``global``; not lossless)
     lag L             asynchronous: the best budget of L steps ago
-    early_stop        Algorithm 1 on the current survivals, for reference
+    early_stop        Algorithm 1 on the current survivals, for reference; early_stop_smooth over the table's convex form
 
     choice regret     1 - Σ E_i / Σ Θ*_i t_i      of the tokens that the oracle would have committed, in expectation, in the
                                                   time of the steps that were made, the share that was lost
@@ -26,7 +26,7 @@ import pandas as pd
 
 from draftlab.scheduling import GlobalSearch, Scheduler, Throughput
 
-ORACLE, EARLY_STOP = "global", "early_stop"
+ORACLE, EARLY_STOP, SMOOTH = "global", "early_stop", "early_stop_smooth"
 SPEED, CHOICE = "speed_regret", "choice_regret"
 
 
@@ -103,9 +103,13 @@ def recommendation(table: pd.DataFrame, tolerance: float = 0.01) -> list[str]:
     grid = stale.pivot(index="burstiness", columns="lag", values=SPEED)
     sentences = [_largest_lag(grid, lags, tolerance)]
     sentences += [_growth(grid, lags[0], levels), *([_growth(grid, lags[-1], levels)] if len(lags) > 1 else [])]
-    reference = table[table["scheduler"] == EARLY_STOP].set_index("burstiness")[SPEED]
-    if len(reference):
-        sentences.append(_against_early_stop(grid, reference, lags))
+    for name, words in (
+        (EARLY_STOP, "Algorithm 1 (early stop)"),
+        (SMOOTH, "Early stop over the convex form of the table"),
+    ):
+        reference = table[table["scheduler"] == name].set_index("burstiness")[SPEED]
+        if len(reference):
+            sentences.append(_against(words, grid, reference, lags))
     return sentences
 
 
@@ -137,14 +141,15 @@ def _growth(grid: pd.DataFrame, lag: float, levels: Sequence[float]) -> str:
     return f"At a lag of {lag:g} the regret goes from {calm:.1%} at burstiness {levels[0]:g} to {wild:.1%} at {levels[-1]:g}."
 
 
-def _against_early_stop(grid: pd.DataFrame, reference: pd.Series, lags: Sequence[float]) -> str:
+def _against(words: str, grid: pd.DataFrame, reference: pd.Series, lags: Sequence[float]) -> str:
+    """How a scheduler without lag compares with every lag, over all levels of burstiness."""
     better = [lag for lag in lags if (grid[lag] <= reference.loc[grid.index]).all()]
-    span = f"{reference.min():.1%} to {reference.max():.1%}"
-    if len(better) == len(lags):
-        return f"Algorithm 1 (early stop) loses {span}, at every burstiness as much as any lag tried or more."
-    if not better:
-        return f"Algorithm 1 (early stop) loses {span}, and somewhere less than every lag tried."
-    return (
-        f"Algorithm 1 (early stop) loses {span}; lags of {', '.join(f'{lag:g}' for lag in better)} are at least as good "
-        "everywhere."
-    )
+    worse = [lag for lag in lags if (grid[lag] >= reference.loc[grid.index]).all() and lag not in better]
+    parts = [f"{words} loses {reference.min():.1%} to {reference.max():.1%}"]
+    for found, verdict in (
+        (worse, "less than a lag of {} everywhere"),
+        (better, "at least as much as a lag of {} everywhere"),
+    ):
+        if found:
+            parts.append(verdict.format(" or ".join(f"{lag:g}" for lag in found)))
+    return ", ".join(parts) + "."

@@ -82,6 +82,15 @@ def staircase(limit: int, base: float, saturation: int, tile: int = 64, jag: flo
     return Throughput((tiles - 1) * tile + 1, 1.0 / seconds)
 
 
+def open_table(table: str, generated: Throughput, look_up: str = "floor") -> Throughput:
+    """The ``generated`` table where ``table`` is ``staircase``, else the file of that path (``sps.json``).
+
+    Raises:
+        ValueError: no such file, or one that is no SPS table.
+    """
+    return generated if table == "staircase" else Throughput.load(table, look_up)
+
+
 def measured_costs(steps: Sequence[Step], requests: Sequence[Served]) -> Costs:
     """The costs that an engine's steps had: drafting by requests in the step, prefill a request, scheduling a drafted token.
 

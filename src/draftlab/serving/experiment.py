@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 
 from draftlab.scheduling import Asynchronous, EarlyStop, GlobalSearch, Scheduler, Throughput
-from draftlab.serving.bursts import CHOICE, EARLY_STOP, ORACLE, Watched
+from draftlab.serving.bursts import CHOICE, EARLY_STOP, ORACLE, SMOOTH, Watched
 from draftlab.serving.costs import Costs
 from draftlab.serving.records import Served, Step, summarise
 from draftlab.serving.simulator import Simulation
 from draftlab.serving.study import Cell, run_cells
-from draftlab.serving.traces import Trace
+from draftlab.serving.traces import RecordedTrace, SyntheticTrace, Trace
 from draftlab.serving.traffic import Traffic, answer_lengths, bursts, poisson, read_trace, rollouts
 
 CLOSED, POISSON, BURSTS, ROLLOUTS = KINDS = ("closed", "poisson", "bursts", "rollouts")
@@ -41,6 +41,39 @@ class Line:
     trace: Trace
     costs: Costs
     policy: Scheduler
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A drafter as the simulator knows it."""
+
+    trace: Trace
+    costs: Costs
+
+
+def make_lines(
+    drafters: Mapping[str, Drafter], schedulers: Mapping[str, Scheduler], chosen: Mapping[str, Sequence[str]]
+) -> tuple[list[Line], list[str]]:
+    """A line for every scheduler chosen for a drafter, and a note on each that was left out.
+
+    Where a drafter has recorded rounds, those with synthetic ones are left out: they would not be of the same target.
+
+    Raises:
+        ValueError: a drafter or scheduler that is not there.
+    """
+    recorded = any(isinstance(drafter.trace, RecordedTrace) for drafter in drafters.values())
+    lines, notes = [], []
+    for name, policies in chosen.items():
+        for what, wanted, known in (("drafter", [name], drafters), ("scheduler", policies, schedulers)):
+            unknown = [word for word in wanted if word not in known]
+            if unknown:
+                raise ValueError(f"simulation.lines: no {what} {unknown[0]!r}; there are {', '.join(known)}")
+        drafter = drafters[name]
+        if recorded and isinstance(drafter.trace, SyntheticTrace):
+            notes.append(f"{name}: no recorded rounds; name its run with simulation.drafters.{name}.trace.run=…")
+            continue
+        lines += [Line(name, policy, drafter.trace, drafter.costs, schedulers[policy]) for policy in policies]
+    return lines, notes
 
 
 @dataclass(frozen=True)
@@ -159,7 +192,8 @@ def simulate_load(
         keys = cell.keys
         return serve(by_name[keys["drafter"], keys["scheduler"]], table, load, keys[load.column], keys["seed"])
 
-    return run_cells(cells, work, folder, _identity(table, load, identity), "simulated cells")
+    common = _identity({line.drafter: line.trace for line in lines}, table, load, identity)
+    return run_cells(cells, work, folder, common, "simulated cells")
 
 
 @dataclass(frozen=True)
@@ -178,18 +212,24 @@ class BurstStudy:
             Asynchronous(lag)
 
     def policies(self) -> dict[str, tuple[float | None, Scheduler]]:
-        """Name -> (lag, scheduler): the oracle, early stop and a lag each."""
+        """Name -> (lag, scheduler): the oracle, both forms of early stop, and a lag each."""
         return {
             ORACLE: (None, GlobalSearch()),
             EARLY_STOP: (None, EarlyStop()),
+            SMOOTH: (None, EarlyStop(smooth=True)),
             **{f"lag_{lag}": (lag, Asynchronous(lag)) for lag in self.lags},
         }
 
 
 def simulate_bursts(
-    trace: Trace, costs: Costs, table: Throughput, load: Load, study: BurstStudy, folder: Path
+    drafter: Drafter,
+    table: Throughput,
+    load: Load,
+    study: BurstStudy,
+    folder: Path,
+    identity: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Rows of :func:`draftlab.serving.bursts.regret_table`, a cell each; the burstiness of ``load`` is the study's.
+    """Rows for :func:`draftlab.serving.bursts.regret_table`, a cell each; the burstiness of ``load`` is the study's.
 
     Raises:
         ValueError: as :func:`simulate_load`.
@@ -208,15 +248,18 @@ def simulate_bursts(
     def work(cell: Cell) -> dict[str, Any]:
         keys = cell.keys
         watched = Watched(policies[keys["scheduler"]][1])
-        line = Line("", keys["scheduler"], trace, costs, watched)
+        line = Line("", keys["scheduler"], drafter.trace, drafter.costs, watched)
         wild = Load(**{**asdict(load), "kind": BURSTS, "burstiness": keys["burstiness"]})
         return {**serve(line, table, wild, study.rate, keys["seed"]), CHOICE: watched.regret}
 
-    rows = run_cells(cells, work, folder, _identity(table, load, {"rate": study.rate}), "cells of bursts and lags")
-    return rows.astype({"lag": float})
+    common = _identity({"": drafter.trace}, table, load, {"rate": study.rate, **(identity or {})})
+    return run_cells(cells, work, folder, common, "cells of bursts and lags").astype({"lag": float})
 
 
-def _identity(table: Throughput, load: Load, more: Mapping[str, Any] | None) -> dict[str, Any]:
+def _identity(
+    traces: Mapping[str, Trace], table: Throughput, load: Load, more: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """What cells of one folder have in common; their own values stand in their names."""
     steps = {"tokens": table.batch_tokens.tolist(), "steps_per_second": [round(v, 9) for v in table.steps_per_second]}
-    return {"table": {**steps, "look_up": table.look_up}, "load": asdict(load), **(more or {})}
+    rounds = {name: trace.digest for name, trace in traces.items() if isinstance(trace, RecordedTrace)}
+    return {"table": {**steps, "look_up": table.look_up}, "load": asdict(load), "rounds": rounds, **(more or {})}

@@ -23,6 +23,7 @@ The module knows nothing of time.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,6 +145,12 @@ class RecordedTrace(Trace):
             prompt[rows] = known[generator.integers(0, len(known), int(rows.sum()))]
         return np.stack([prompt, np.zeros_like(prompt)], axis=1)
 
+    @property
+    def digest(self) -> str:
+        """Of what is replayed: other rounds, or another calibration, have another one."""
+        content = (np.ascontiguousarray(array).tobytes() for array in (self.confidence, self.reach, self.count))
+        return hashlib.sha256(b"".join(content)).hexdigest()[:16]
+
     def lengths(self, count: int, generator: np.random.Generator) -> np.ndarray:
         """Lengths [n] in tokens, drawn from those of the recorded answers."""
         return self.tokens[generator.integers(0, len(self.tokens), count)]
@@ -222,6 +229,11 @@ class SyntheticTrace(Trace):
         reach = np.where(accepted.all(axis=1), self.gamma, (~accepted).argmax(axis=1))
         confidence = probability if self._sharpness == 1.0 else 1.0 / (1.0 + np.exp(-logits / self._sharpness))
         return confidence, reach, state
+
+
+def open_trace(synthetic: SyntheticTrace, run: str | None = None, temperature: float = 1.0) -> Trace:
+    """The recorded rounds of ``run`` where one is named, else the ``synthetic`` ones; raises as :func:`recorded_run`."""
+    return synthetic if run is None else recorded_run(run, temperature)
 
 
 def _with_confidence(rounds: pd.DataFrame, gamma: int) -> pd.DataFrame:
