@@ -61,6 +61,7 @@ def test_drafting_is_interpolated_over_requests_and_costs_nothing_without_any():
         {"draft_seconds": [-0.1]},
         {"prefill": -1.0},
         {"schedule": float("nan")},
+        {"between": -1.0},
     ],
 )
 def test_costs_that_cannot_be_are_refused(settings):
@@ -68,9 +69,9 @@ def test_costs_that_cannot_be_are_refused(settings):
         Costs(**settings)
 
 
-def step(requests, verified, draft, verify, prefill=0.0, schedule=0.0, drafted=None):
+def step(requests, verified, draft, verify, prefill=0.0, schedule=0.0, drafted=None, start=0.0):
     drafted = 3 * requests if drafted is None else drafted
-    return Step(0.0, prefill, draft, schedule, verify, requests, drafted, verified, 0, requests)
+    return Step(start, prefill, draft, schedule, verify, requests, drafted, verified, 0, requests)
 
 
 def served(count):
@@ -89,6 +90,13 @@ def test_costs_and_table_of_steps_are_their_means():
     assert costs.draft_upto(2).tolist() == pytest.approx([0.0, 0.1, 0.3])
     table = measured_table(steps)
     assert (1.0 / table([3, 4, 6])).tolist() == pytest.approx([0.5, 4.0, 1.5])
+
+
+def test_what_lies_between_steps_is_their_median_gap_so_that_one_wait_for_an_arrival_does_not_count():
+    starts = [0.0, 1.25, 2.5, 103.0, 104.25]
+    steps = [step(1, 2, 0.5, 0.5, start=start) for start in starts]
+    assert measured_costs(steps, served(1)).between == pytest.approx(0.25)
+    assert measured_costs(steps[:1], served(1)).between == 0.0
 
 
 def test_many_sizes_are_joined_but_keep_the_total_time():

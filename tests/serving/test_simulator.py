@@ -65,7 +65,7 @@ class Twin:
         verify = 1.0 / float(self.simulation.table(count + verified)) if count else 0.0
         seconds = (first - start, draft, costs.schedule * drafted, verify)
         self.steps.append(Step(start, *seconds, count, drafted, verified, accepted, committed))
-        self.now = start + sum(seconds)
+        self.now = start + sum(seconds) + costs.between
         self.leave(self.now)
 
     def rounds(self, scheduler):
@@ -116,7 +116,9 @@ def test_every_step_and_request_is_that_of_a_loop_over_single_requests(scheduler
     assert tokens.min() == 1, "an answer of one token comes from reading the prompt"
     arrival = None if users else bursts(60, 4.0, generator, 20.0, 0.2, 1.0)
     traffic = Traffic(tokens, arrival, users, generator.choice(["chat", "code", ""], 60))
-    simulation = Simulation(recorded(), staircase(64, 0.05, 8, 4, 0.1), Costs([1, 4], [0.01, 0.02], 0.03, 1e-4), 4)
+    simulation = Simulation(
+        recorded(), staircase(64, 0.05, 8, 4, 0.1), Costs([1, 4], [0.01, 0.02], 0.03, 1e-4, 2e-3), 4
+    )
     steps, served = simulation.run(traffic, scheduler, seed=7)
     prompts = simulation.trace.begin(traffic.domain, np.random.default_rng(7).spawn(2)[0])[:, 0]
     expected_steps, expected = Twin(simulation, traffic, prompts).run(scheduler)

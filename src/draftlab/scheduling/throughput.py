@@ -25,6 +25,7 @@ import numpy as np
 from draftlab.data.files import read_json, write_json
 
 LOOK_UPS = ("floor", "linear")
+SHOWN = 6  # rises that are named
 FLAT = 0.05  # a table that loses less than this share from its first to its last entry is called flat
 
 
@@ -116,7 +117,9 @@ class Throughput:
             )
         if not self.bumps:
             return "the SPS table falls monotonically"
-        where = ", ".join(map(str, self.bumps))
+        where = ", ".join(map(str, self.bumps[:SHOWN])) + (
+            f" and {more} more" if (more := len(self.bumps[SHOWN:])) else ""
+        )
         return f"the SPS table is a staircase that rises at {where} tokens: early stopping may halt before such a rise"
 
     def save(self, path: str | Path) -> None:

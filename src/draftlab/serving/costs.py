@@ -1,6 +1,6 @@
 """What the parts of a step cost, in seconds: tables for the simulator, given, generated, or taken from an engine's steps.
 
-    step = prefill + draft + schedule + verify
+    step = prefill + draft + schedule + verify, and ``between`` seconds to the next one
     prefill    seconds a request that joins        draft    interpolated over requests in the step
     schedule   seconds a drafted token             verify   1 / SPS(B), B = requests + verified tokens
 
@@ -17,6 +17,7 @@ The module knows nothing of requests.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ class Costs:
     Args:
         draft_requests: requests in a step, whole and increasing; beyond the ends the nearest holds.
         draft_seconds: of drafting for so many. prefill: a joining request. schedule: a drafted token.
+        between: from the end of a step to the start of the next: what an engine does besides.
 
     Raises:
         ValueError: no point, requests that do not increase, or negative seconds.
@@ -44,6 +46,7 @@ class Costs:
     draft_seconds: Sequence[float] = (0.0,)
     prefill: float = 0.0
     schedule: float = 0.0
+    between: float = 0.0
 
     def __post_init__(self) -> None:
         requests, seconds = np.asarray(self.draft_requests), np.asarray(self.draft_seconds, dtype=np.float64)
@@ -52,9 +55,11 @@ class Costs:
                 f"a drafting table needs increasing requests and a time for each, got {list(self.draft_requests)} and "
                 f"{list(self.draft_seconds)}"
             )
-        times = np.array([*seconds, self.prefill, self.schedule])
+        times = np.array([*seconds, self.prefill, self.schedule, self.between])
         if not np.isfinite(times).all() or times.min() < 0:
-            raise ValueError(f"drafting, prefill and schedule are finite seconds of at least 0, got {times.tolist()}")
+            raise ValueError(
+                f"drafting, prefill, schedule and between are finite seconds of at least 0, got {times.tolist()}"
+            )
 
     def draft_upto(self, requests: int) -> np.ndarray:
         """Seconds [requests + 1] of drafting for 0, 1, …, ``requests`` requests; none costs nothing."""
@@ -94,6 +99,8 @@ def open_table(table: str, generated: Throughput, look_up: str = "floor") -> Thr
 def measured_costs(steps: Sequence[Step], requests: Sequence[Served]) -> Costs:
     """The costs that an engine's steps had: drafting by requests in the step, prefill a request, scheduling a drafted token.
 
+    Between steps the median counts, so that waits for an arrival do not.
+
     Raises:
         ValueError: no step or no request.
     """
@@ -102,11 +109,13 @@ def measured_costs(steps: Sequence[Step], requests: Sequence[Served]) -> Costs:
     drafted = [step for step in steps if step.drafted]
     sizes = np.array([step.requests for step in drafted] or [1])
     points, means = _means(sizes, np.array([step.draft for step in drafted] or [0.0]))
+    gaps = [after.start - before.start - before.seconds for before, after in itertools.pairwise(steps)]
     return Costs(
         points,
         means,
         prefill=sum(step.prefill for step in steps) / len(requests),
         schedule=sum(step.schedule for step in drafted) / max(sum(step.drafted for step in drafted), 1),
+        between=max(float(np.median(gaps)), 0.0) if gaps else 0.0,
     )
 
 

@@ -2,7 +2,7 @@
 
     step:  waiting requests join (prefill) | every running one drafts a block | the scheduler chooses prefix lengths K |
            one pass verifies them | min(reach, K) + 1 tokens a request are committed | finished requests leave
-    seconds of a step = prefill · joined + draft(R) + schedule · R·G + 1 / SPS(R + ΣK)
+    seconds of a step = prefill · joined + draft(R) + schedule · R·G + 1 / SPS(R + ΣK), and ``between`` to the next
 
 The schedulers are those that an engine runs. What it leaves are the engine's own records. Steps follow one another, and all
 requests of one are handled at once in arrays. It does not know a real clock, nor prompts that are read in pieces: a
@@ -105,7 +105,7 @@ class Simulation:
             int(np.minimum(accepted, committed).sum()),
             int(committed.sum()),
         )
-        clock.now = start + step.seconds
+        clock.now = start + step.seconds + self.costs.between
         return step, finished + batch.commit(left - committed, clock.now)
 
 
