@@ -100,8 +100,10 @@ def test_the_recommendation_follows_the_numbers_where_all_or_no_lags_will_do():
     strict = recommendation(table_of({1.0: {1: 0.0}, 9.0: {1: 0.03}}), tolerance=0.01)[0]
     assert "Even a lag of 1 loses more than 1.0% of the speed from burstiness 9 on" in strict
     early = recommendation(table_of({1.0: {1: 0.02, 2: 0.03}}, {1.0: 0.01}))
-    assert early[-1] == "Algorithm 1 (early stop) loses 1.0% to 1.0%, less than a lag of 1 or 2 everywhere."
+    assert early[-1] == "The least regret at worst, of all that are lossless, has early stop: 1.0%."
+    assert early[-2] == "Algorithm 1 (early stop) loses 1.0% to 1.0%, less than a lag of 1 or 2 everywhere."
     mixed = recommendation(table_of({1.0: {1: 0.02, 2: 0.03}}, {1.0: 0.025}))
-    assert "less than a lag of 2 everywhere, at least as much as a lag of 1 everywhere" in mixed[-1]
+    assert "less than a lag of 2 everywhere, at least as much as a lag of 1 everywhere" in mixed[-2]
+    assert "has lag 1: 2.0%" in mixed[-1]
     with pytest.raises(ValueError, match="at least one lag"):
         recommendation(table_of({}, {1.0: 0.1}))

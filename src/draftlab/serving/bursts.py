@@ -110,6 +110,11 @@ def recommendation(table: pd.DataFrame, tolerance: float = 0.01) -> list[str]:
         reference = table[table["scheduler"] == name].set_index("burstiness")[SPEED]
         if len(reference):
             sentences.append(_against(words, grid, reference, lags))
+    worst = table.groupby("scheduler")[SPEED].max()
+    best = worst.idxmin()
+    sentences.append(
+        f"The least regret at worst, of all that are lossless, has {best.replace('_', ' ')}: {worst[best]:.1%}."
+    )
     return sentences
 
 
