@@ -19,8 +19,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.report.serving import About
-from draftlab.report.simulation import describe
+from draftlab.report.simulation import simulate
 
 
 @hydra.main(config_path="../conf", config_name="simulate", version_base="1.3")
@@ -29,12 +28,8 @@ def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
     experiment = hydra.utils.instantiate(cfg.simulation, _convert_="all")
     settings = OmegaConf.to_container(cfg.simulation, resolve=True)
-    text = (
-        f"The schedulers on {'recorded rounds of ' + cfg.run if cfg.run else 'synthetic rounds'}, with "
-        f"{'a GPU-like staircase' if cfg.table == 'staircase' else cfg.table} for a clock. No machine was measured."
-    )
-    about = About("simulated", text, describe(settings), shlex.join(["python", "src/simulate.py", *sys.argv[1:]]))
-    print(f"report: {experiment.run(Path(cfg.out), about)}")
+    command = shlex.join(["python", "src/simulate.py", *sys.argv[1:]])
+    print(f"report: {simulate(experiment, settings, Path(cfg.out), command)}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def write_serving(
 
     Args:
         reference: the line that gains are over; None: MTP-1, else no drafting, else the first.
-        anchors: speeds that every user must get; None: three within the reference's range.
+        anchors: speeds that every user must get; None: parts of the reference's highest.
 
     Raises:
         ValueError: a missing column, or a reference that is not there.

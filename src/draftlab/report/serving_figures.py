@@ -26,6 +26,7 @@ from draftlab.report.style import INK, MARKERS, MUTED, ORANGE, STYLE, colours, p
 
 X_SPEED, Y_RATE = "tokens/s a user (mean)", "throughput (tokens/s, all users)"
 LOSS = LinearSegmentedColormap.from_list("loss", ["#ffffff", "#f6c9a8", ORANGE, "#7a2f00"])
+SMALL, BIG = 5.5, 8.5  # marks; crosses and stars fill less of their size
 DARK = 0.55  # of the colour scale, from which numbers are written in white
 
 
@@ -86,8 +87,12 @@ def regret(table: pd.DataFrame, columns: Sequence[tuple[str, str]]) -> Figure:
 
 
 def _lines(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
-    """Every line of ``table`` by load, with intervals of ``y`` where it has some; no drafting is dashed."""
+    """Every line of ``table`` by load, with intervals of ``y`` where it has some; no drafting is dashed.
+
+    Later lines are thinner, so that an earlier one shows where both have the same values.
+    """
     names = list(dict.fromkeys(table["line"]))
+    widths = np.linspace(3.4, 1.4, len(names))
     colour = colours([name for name in names if name != PLAIN]) | {PLAIN: MUTED}
     for place, name in enumerate(names):
         rows = table[table["line"] == name].sort_values("concurrency")
@@ -97,8 +102,10 @@ def _lines(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
             label=name,
             color=colour[name],
             marker=MARKERS[place % len(MARKERS)],
+            markersize=BIG if MARKERS[place % len(MARKERS)] in "PX*" else SMALL,
             markeredgecolor="white",
-            markeredgewidth=0.8,
+            markeredgewidth=0.6,
+            linewidth=widths[place],
             linestyle=(0, (4, 2)) if name == PLAIN else "-",
             zorder=2 if name == PLAIN else 3,
         )

@@ -21,7 +21,7 @@ NEEDED = ("drafter", "scheduler", "concurrency", "throughput", "user_speed_mean"
 NONE, PLAIN = "none", "no drafting"
 REFERENCES = ("mtp1 fixed", PLAIN)  # what gains are over, the first that there is
 SPEED, RATE = "user_speed_mean", "throughput"
-PARTS = (0.25, 0.5, 0.75)  # of a range, where anchors are not given
+PARTS = (0.25, 0.5, 0.75)  # of what the reference reaches, where anchors are not given
 
 
 def with_lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -82,15 +82,13 @@ def speed_at(rows: pd.DataFrame, throughput: float) -> float:
 
 
 def speed_anchors(table: pd.DataFrame, reference: str) -> list[float]:
-    """Three speeds a user at equal parts of what the reference reaches, rounded to two digits."""
-    speeds, _ = frontier(table[table["line"] == reference])
-    return _between(speeds[0], speeds[-1])
+    """Parts of the highest speed a user that the reference reaches, rounded to two digits."""
+    return _parts(frontier(table[table["line"] == reference])[0][-1])
 
 
 def throughput_anchors(table: pd.DataFrame, reference: str) -> list[float]:
-    """Three throughputs at equal parts of what the reference reaches, rounded to two digits."""
-    _, rates = frontier(table[table["line"] == reference])
-    return _between(rates[-1], rates[0])
+    """Parts of the highest throughput that the reference reaches, rounded to two digits."""
+    return _parts(frontier(table[table["line"] == reference])[1][0])
 
 
 def throughput_gains(table: pd.DataFrame, reference: str, anchors: Sequence[float]) -> pd.DataFrame:
@@ -113,6 +111,5 @@ def _gains(table: pd.DataFrame, reference: str, anchors: Sequence[float], at, na
     return pd.DataFrame(rows)
 
 
-def _between(low: float, high: float) -> list[float]:
-    """Points at PARTS of the way from ``low`` to ``high``, with two digits; a single one where these do not differ."""
-    return sorted({float(f"{low + part * (high - low):.2g}") for part in PARTS})
+def _parts(highest: float) -> list[float]:
+    return [float(f"{part * highest:.2g}") for part in PARTS]

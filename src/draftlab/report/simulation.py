@@ -91,6 +91,20 @@ class BurstExperiment:
         return write_bursts(regrets, sentences, out, about)
 
 
+def simulate(
+    experiment: LoadExperiment | BurstExperiment, settings: Mapping[str, Any], out: Path, command: str
+) -> Path:
+    """Run an experiment built from ``settings`` into ``out``; the page's path."""
+    flat = describe(settings)
+    runs = sorted({str(value) for key, value in flat.items() if key.endswith(".trace.run") and value is not None})
+    table = flat.get("table.table")
+    text = (
+        f"The schedulers on {'recorded rounds of ' + ', '.join(runs) if runs else 'synthetic rounds'}, with "
+        f"{'a GPU-like staircase' if table == 'staircase' else table} for a clock. No machine was measured."
+    )
+    return experiment.run(out, About("simulated", text, flat, command))
+
+
 def identity(about: About) -> dict[str, Any]:
     """The settings that all cells of a folder have in common."""
     return {key: value for key, value in about.settings.items() if key not in VARYING}
