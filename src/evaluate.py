@@ -2,6 +2,7 @@
 
     python src/evaluate.py run=outputs/demo                                       the built-in held-out prompts
     python src/evaluate.py run=outputs/demo prompts_dir=path/to/benchmarks limit=20 temperatures=[1.0]
+    python src/evaluate.py run=outputs/demo schedule=threshold schedule.value=0.6     verifies chosen prefixes only
 
 Written into the run folder: rounds.parquet, outputs.jsonl, evaluation.json, report.html. Stop it at any moment; the same
 command goes on with what was not finished.
@@ -19,9 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
+from draftlab.decode.budget import Budget
 from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
 from draftlab.decode.suites import Benchmark, find_benchmarks
-from draftlab.decode.trained import open_drafter
+from draftlab.decode.trained import TrainedDrafter, open_drafter
 from draftlab.report import write_report
 from draftlab.target import load_tokenizer
 
@@ -35,12 +37,13 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     settings = read_settings(cfg)
     trained = open_drafter(folder, cfg.checkpoint)
     check_evaluation(cfg, trained.drafter)
+    budget = read_budget(cfg, folder, trained)
     benchmarks = read_benchmarks(cfg)
     spec = trained.drafter.spec
     chat = Chat(load_tokenizer(spec), spec.thinking if cfg.thinking is None else cfg.thinking, spec.eos_token_ids)
     print(f"{trained.checkpoint}: {sum(len(b.prompts) for b in benchmarks)} prompts of {len(benchmarks)} benchmarks")
     target = trained.load_target(cfg.device)
-    Evaluation(target, trained.drafter, chat, settings, folder, trained.identity).run(benchmarks, command)
+    Evaluation(target, trained.drafter, chat, settings, folder, trained.identity, budget).run(benchmarks, command)
     return write_report(folder)
 
 
@@ -64,6 +67,16 @@ def read_settings(cfg: DictConfig) -> EvaluationSettings:
     names = {field.name for field in dataclasses.fields(EvaluationSettings)} - {"speed"}
     plain = OmegaConf.to_container(cfg, resolve=True)
     return EvaluationSettings(**{name: plain[name] for name in names}, speed=SpeedSettings(**plain["speed"]))
+
+
+def read_budget(cfg: DictConfig, folder: Path, trained: TrainedDrafter) -> Budget | None:
+    """The scheduler that ``cfg`` names, with the tables and the calibration of run ``folder``; None without one."""
+    if cfg.get("schedule") is None:
+        return None
+    scheduler = hydra.utils.instantiate(cfg.schedule)
+    if not scheduler.is_lossless:
+        print("warning: this schedule is not lossless: the outputs are not the target's law; for analysis only")
+    return Budget.of_run(scheduler, folder, trained.identity, cfg.sps).check(trained.drafter)
 
 
 def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:

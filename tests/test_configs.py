@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import io
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,6 @@ from draftlab.training.build import build
 CONF = Path(__file__).parents[1] / "conf"
 TOP = sorted(path.stem for path in CONF.glob("*.yaml"))
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-OF_CODE = {"schedule"}  # no top file has it yet: tests/scheduling builds its choices
 
 
 def choices(group: str) -> list[str]:
@@ -77,7 +77,14 @@ def few(told) -> list[tuple[str, ...]]:
     return chosen
 
 
-EXPERIMENTS = [None, *choices("experiment")]
+def script_of(experiment: str) -> str:
+    """The entry script that an experiment belongs to: the one that its first comment lines name, else train."""
+    head = (CONF / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8").split("\n\n")[0]
+    named = re.findall(r"^# python src/(\w+)\.py", head, re.MULTILINE)
+    return named[0] if named else "train"
+
+
+EXPERIMENTS = [None, *(name for name in choices("experiment") if script_of(name) == "train")]
 DEFAULT_TARGET = "smollm2_135m"
 
 
@@ -202,7 +209,7 @@ def test_bad_input_of_a_chain_is_refused_by_name(overrides, message):
     assert message in (construct(overrides) or "was not refused")
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group not in OF_CODE])
+@pytest.mark.parametrize("group", GROUPS)
 def test_an_unknown_choice_is_refused_with_the_list_of_choices(group):
     top = next(name for name in TOP if group in compose_groups(name))
     with pytest.raises(ConfigCompositionException) as caught:
@@ -246,7 +253,8 @@ def check_calls(cfg: DictConfig) -> None:
     ("group", "choice"), [(group, choice) for group in GROUPS for choice in choices(group)], ids=lambda name: name
 )
 def test_every_choice_names_things_that_exist_with_the_arguments_they_take(group, choice):
-    for top in (name for name in TOP if group in compose_groups(name)):
+    tops = [script_of(choice)] if group == "experiment" else [name for name in TOP if group in compose_groups(name)]
+    for top in tops:
         extra = ["target.path=folder"] if choice == "custom" else []
         check_calls(compose(top, overrides=[f"{group}={choice}", *extra]))
 

@@ -10,6 +10,7 @@ temperature 0 yields a one-hot law, never un-tempered probabilities. The module 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,28 @@ class Sampling:
         return self.temperature == 0
 
 
+class RowDraws:
+    """Random numbers drawn beforehand, in place of a generator: rows with generators of their own draw side by side.
+
+    Args:
+        uniform: [B, n] in [0, 1); each call of :func:`sample` takes the next column.
+    """
+
+    def __init__(self, uniform: Tensor) -> None:
+        self.uniform, self.used = uniform, 0
+
+    @classmethod
+    def of(cls, generators: Sequence[torch.Generator], count: int) -> RowDraws:
+        """``count`` numbers a row from each row's own generator (on the CPU), so that no row's depend on its company."""
+        rows = [torch.rand(count, generator=generator, dtype=torch.float64) for generator in generators]
+        return cls(torch.stack(rows))
+
+    def next(self) -> Tensor:
+        """The next column [B, 1]."""
+        self.used += 1
+        return self.uniform[:, self.used - 1 : self.used]
+
+
 def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     """Law [..., V] of logits [..., V] in float32 or better: one-hot at T = 0, else softmax(logits/T), then the cuts."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -72,7 +95,7 @@ def top_probability(logits: Tensor) -> Tensor:
     return torch.exp(logits.amax(-1) - logits.logsumexp(-1))
 
 
-def sample(law: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def sample(law: Tensor, generator: torch.Generator | RowDraws | None = None) -> Tensor:
     """Draw one token id [...] from each law [..., V] (rows need not be normalised).
 
     Raises:
@@ -91,7 +114,7 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     return torch.where(total > 0, excess / total.clamp_min(torch.finfo(excess.dtype).tiny), target_probs)
 
 
-def _draw(law: Tensor, generator: torch.Generator | None) -> Tensor:
+def _draw(law: Tensor, generator: torch.Generator | RowDraws | None) -> Tensor:
     """Token ids [N] from laws [N, V], by inverting the cumulative sum: one random number a row, where multinomial draws V."""
     cumulative = law.double().cumsum(-1)
     total = cumulative[:, -1:]
@@ -99,7 +122,10 @@ def _draw(law: Tensor, generator: torch.Generator | None) -> Tensor:
         raise ValueError(
             "a law to sample from has no mass or is NaN; the logits are broken (overflow in half precision?)"
         )
-    uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
+    if isinstance(generator, RowDraws):
+        uniform = generator.next().to(total.device)
+    else:
+        uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
     # The first token whose cumulative mass exceeds the draw, hence never one of probability 0.
     return torch.searchsorted(cumulative, uniform * total, right=True).squeeze(-1).clamp_max(law.shape[-1] - 1)
 

@@ -69,7 +69,8 @@ def test_the_laws_of_a_round_are_the_textbook_ones(sampling, draft_ids, num_veri
     torch.testing.assert_close(expected, overlap)
     torch.testing.assert_close(verify(proposal, logits, sampling).expected.double(), overlap)
     for accepted in range(G + 1):
-        law = next_token_law(proposal, logits, sampling, torch.full((5,), accepted).minimum(limit), limit)
+        stop = torch.full((5,), accepted).minimum(limit)
+        law = next_token_law(proposal, logits[torch.arange(5), stop], sampling, stop, limit)
         for row in range(5):
             expected = textbook_round(draft_laws[row], target_laws[row], proposal.tokens[row].tolist(), int(limit[row]))
             torch.testing.assert_close(counts[row].sum(), torch.tensor(1.0, dtype=torch.float64))

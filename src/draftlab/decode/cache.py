@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from draftlab.target.flat import Flat
+
 FORCE_GQA = "TRANSFORMERS_SDPA_FORCE_GQA"  # transformers reads it at every call
 GROWTH = 256  # slots; buffers grow by whole multiples, so that growing is rare
 
@@ -39,8 +41,8 @@ class RowCache(Cache):
         self.num_rows = num_rows  # rows in use; buffers may hold more
         self.capacity = num_rows
         self.width = 0  # slots that the coming forward pass may see
-        self.positions: Tensor | None = None  # [B, Q] slots that it writes
-        self.rows: Tensor | None = None  # [B, 1] rows that it writes
+        self.positions: Tensor | None = None  # [B, Q] slots that it writes; [1, T] of a flattened pass
+        self.rows: Tensor | None = None  # [B, 1] rows that it writes, or [1, T]
         self.reads_prompts = False  # prompts see nothing but themselves
 
     def place(self, positions: Tensor) -> Tensor:
@@ -55,6 +57,19 @@ class RowCache(Cache):
         self.width, self.reads_prompts = int(positions.max()) + 1, False
         slots = torch.arange(self.width, device=positions.device)
         return (slots <= positions.unsqueeze(-1)).unsqueeze(1)
+
+    def place_flat(self, flat: Flat, positions: Tensor) -> Tensor:
+        """Set where a pass over rows laid end to end writes: tokens of ``flat`` at ``positions`` [T].
+
+        Returns:
+            Bool [B, 1, Q, K]: which of the K slots each query sees, as :meth:`place`; padding sees slot 0.
+        """
+        if len(flat.lengths) != self.num_rows:
+            raise ValueError(f"the pass must have {self.num_rows} rows, as the cache, got {len(flat.lengths)}")
+        self.rows, self.positions = flat.rows.unsqueeze(0), positions.unsqueeze(0)
+        self.width, self.reads_prompts = int(positions.max()) + 1, False
+        slots = torch.arange(self.width, device=positions.device)
+        return (slots <= flat.pad(positions).unsqueeze(-1)).unsqueeze(1)
 
     def place_prompts(self, rows: Tensor, num_tokens: int) -> Tensor:
         """Set that the coming pass reads right-padded prompts [P, ``num_tokens``] into ``rows`` [P], from slot 0 on.

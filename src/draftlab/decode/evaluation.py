@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftlab.data.files import digest, write_json
+from draftlab.decode.budget import Budget
 from draftlab.decode.loop import Decoder, DecodeSettings
 from draftlab.decode.records import ROUNDS, Result, read_evaluation, rows_of, set_aside, write_evaluation
 from draftlab.decode.speed import compare_speed
@@ -92,10 +93,20 @@ class Evaluation:
         chat: renders prompts and decodes answers (:class:`draftlab.data.chat.Chat`).
         settings: see :class:`EvaluationSettings`.
         folder: run folder; ``identity``: names the checkpoint, so that no part of another one is taken up.
+        budget: chooses how much of each block is verified; None: all of it.
     """
 
-    def __init__(self, target, drafter, chat, settings: EvaluationSettings, folder: Path, identity: dict[str, Any]):
-        self.target, self.drafter, self.chat = target, drafter, chat
+    def __init__(
+        self,
+        target,
+        drafter,
+        chat,
+        settings: EvaluationSettings,
+        folder: Path,
+        identity: dict[str, Any],
+        budget: Budget | None = None,
+    ):
+        self.target, self.drafter, self.chat, self.budget = target, drafter, chat, budget
         self.settings, self.folder, self.identity = settings, folder, identity
         self.partial = folder / "evaluation.partial"
         self.console = Console()
@@ -154,7 +165,7 @@ class Evaluation:
         def decode() -> dict[str, Any]:
             start = time.perf_counter()
             generator = self._generator(benchmark.name, temperature)
-            decoder = Decoder(self.target, self.drafter, settings)
+            decoder = Decoder(self.target, self.drafter, settings, self.budget)
             generations = decoder.run(list(prompts.values()), generator, on_round)
             result = self._records(temperature, benchmark, prompts, generations)
             tokens = sum(len(generation.tokens) for generation in generations)
@@ -186,7 +197,9 @@ class Evaluation:
         chosen = [ids for ids in in_turn if ids is not None][: self.settings.speed.prompts]
         depends_on = {"settings": asdict(settings), "prompts": chosen}
         return self._kept(
-            f"speed-T{temperature:g}", depends_on, lambda: compare_speed(self.target, self.drafter, chosen, settings)
+            f"speed-T{temperature:g}",
+            depends_on,
+            lambda: compare_speed(self.target, self.drafter, chosen, settings, self.budget),
         )
 
     # Parts
@@ -206,7 +219,8 @@ class Evaluation:
 
     def _key(self, depends_on: dict) -> str:
         # With the columns: rounds of an earlier version lack some, and the same command is to give the same file.
-        return digest({**depends_on, "identity": self.identity, "columns": ROUNDS.names})
+        schedule = {} if self.budget is None else {"schedule": self.budget.identity()}
+        return digest({**depends_on, **schedule, "identity": self.identity, "columns": ROUNDS.names})
 
     def _generator(self, name: str, temperature: float) -> torch.Generator:
         """Draws of one part depend on nothing else, so that a resumed evaluation equals an uninterrupted one."""
@@ -226,6 +240,7 @@ class Evaluation:
             "device": str(self.target.device),
             "eos_token_ids": list(self.target.eos_token_ids),
             "drafter": self.identity,
+            **({} if self.budget is None else {"schedule": self.budget.identity()}),
             "benchmarks": [benchmark.name for benchmark in benchmarks],
             "prompts": sum(len(result.outputs) for result in results) // len(self.settings.temperatures),
         }

@@ -20,45 +20,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from draftlab.decode.budget import Budget
 from draftlab.decode.cache import RowCache, grouped_attention, survivors
 from draftlab.decode.clock import Clock
 from draftlab.decode.context import NewContext
+from draftlab.decode.flat_round import flat_round
+from draftlab.decode.settings import DecodeSettings
 from draftlab.decode.verify import verify
-from draftlab.sampling import Sampling, probs, sample
-from draftlab.types import Proposal
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """How to decode.
-
-    Args:
-        max_new_tokens: tokens a prompt gets at most.
-        sampling: transforms of both laws; the drafter draws with the same.
-        eos_token_ids: stop tokens; the first one ends a row and is its last token.
-        batch_size: rows at a time.
-        prefill_tokens: padded prompt tokens that one forward pass reads at most (one prompt always goes).
-
-    Raises:
-        ValueError: a value outside its range.
-    """
-
-    max_new_tokens: int = 256
-    sampling: Sampling = field(default_factory=Sampling)
-    eos_token_ids: tuple[int, ...] = ()
-    batch_size: int = 16
-    prefill_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "batch_size", "prefill_tokens"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be at least 1 and whole, got {value!r}")
+from draftlab.sampling import probs, sample
+from draftlab.types import Proposal, Verdict
 
 
 @dataclass(frozen=True)
 class Round:
-    """Counts of one round: ``committed`` is ``accepted`` plus the bonus or corrected token, if there was one."""
+    """Counts of one round: ``proposed`` tokens were verified; ``committed`` is ``accepted`` plus the bonus or corrected
+    token, if there was one."""
 
     proposed: int
     accepted: int
@@ -122,16 +98,21 @@ def plain_decode(target, prompts, settings, generator=None, on_round=None) -> li
 
 
 class Decoder:
-    """State of the loop: rows, caches, and a ``clock`` of seconds spent on "prefill", "draft" and "verify".
+    """State of the loop: rows, caches, and a ``clock`` of seconds spent on "prefill", "draft", "schedule" and "verify".
 
     Args:
         target: a FrozenTarget (``forward``, ``logits``, ``spec``).
         drafter: a Drafter with its target's ends attached; None for plain decoding.
         settings: see :class:`DecodeSettings`.
+        budget: chooses how much of each block is verified; None: all. It always drafts: rounds are what is counted.
+
+    Raises:
+        ValueError: a budget that the drafter does not fit.
     """
 
-    def __init__(self, target, drafter, settings: DecodeSettings):
+    def __init__(self, target, drafter, settings: DecodeSettings, budget: Budget | None = None):
         self.target, self.drafter, self.settings = target, drafter, settings
+        self.budget = budget.check(drafter) if budget is not None and drafter is not None else None
         self.clock = Clock()
         self.num_drafted = drafter.block.block_size if drafter is not None else 0
         self.device = target.device
@@ -148,6 +129,8 @@ class Decoder:
         self.cache, self.generator = RowCache(num_rows), generator
         self.draft_cache = self._start_drafter(num_rows, max_length)
         self.context: NewContext | None = None
+        if self.budget is not None:
+            self.budget.reset()
         with grouped_attention(self.device):
             while True:
                 committed = self._join(waiting)
@@ -239,23 +222,41 @@ class Decoder:
         anchor_position = torch.tensor([row.anchor_position for row in self.rows], device=self.device)
         with self.clock("draft", self.device):
             proposal = self._propose(anchor, anchor_position)
+        lengths = self._lengths(proposal)
         with self.clock("verify", self.device):
-            ids = torch.cat([anchor.unsqueeze(-1), proposal.tokens], dim=-1)
-            positions = anchor_position.unsqueeze(-1) + torch.arange(ids.shape[1], device=self.device)
-            mask = self.cache.place(positions)
-            output = self.target.forward(ids, positions, mask, self.cache)
-            logits = self.target.logits(output.last_hidden)
-            verdict = verify(proposal, logits, self.settings.sampling, self.generator)
+            verdict = self._verify(anchor, anchor_position, proposal, lengths)
             accepted, next_token = verdict.accepted.tolist(), verdict.next_token.tolist()
-        if self.drafter is not None:
-            self.context = NewContext.of(ids, positions, verdict.accepted + 1, output)
         drafted = proposal.tokens.tolist()
         told = (proposal.confidence, proposal.draft_top, verdict.expected)
         told = [[()] * len(self.rows) if values is None else values.tolist() for values in told]
         return sum(
-            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], [values[i] for values in told])
+            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], [values[i] for values in told], lengths[i])
             for i, row in enumerate(self.rows)
         )
+
+    def _lengths(self, proposal: Proposal) -> list[int]:
+        """Drafted tokens [B] to verify."""
+        if self.budget is None:
+            return [self.num_drafted] * len(self.rows)
+        with self.clock("schedule", self.device):
+            return self.budget(proposal.confidence, len(self.rows), self.num_drafted).tolist()
+
+    def _verify(self, anchor: Tensor, anchor_position: Tensor, proposal: Proposal, lengths: list[int]) -> Verdict:
+        """One pass of the target over anchors and chosen prefixes; remembers what the drafter has not seen."""
+        if self.budget is not None:
+            draw = (self.settings.sampling, self.generator)
+            result = flat_round(self.target, self.cache, (anchor, anchor_position), proposal, lengths, draw)
+            self.context = result.context()
+            return result.verdict
+        ids = torch.cat([anchor.unsqueeze(-1), proposal.tokens], dim=-1)
+        positions = anchor_position.unsqueeze(-1) + torch.arange(ids.shape[1], device=self.device)
+        mask = self.cache.place(positions)
+        output = self.target.forward(ids, positions, mask, self.cache)
+        logits = self.target.logits(output.last_hidden)
+        verdict = verify(proposal, logits, self.settings.sampling, self.generator)
+        if self.drafter is not None:
+            self.context = NewContext.of(ids, positions, verdict.accepted + 1, output)
+        return verdict
 
     def _propose(self, anchor: Tensor, anchor_position: Tensor) -> Proposal:
         if self.drafter is None:
@@ -264,12 +265,12 @@ class Decoder:
         context = self.context.at(anchor, anchor_position)
         return self.drafter.propose(context, self.draft_cache, self.settings.sampling, self.generator)
 
-    def _count(self, row: _Row, committed: list[int], told: Sequence[Sequence[float]]) -> int:
+    def _count(self, row: _Row, committed: list[int], told: Sequence[Sequence[float]], proposed: int) -> int:
         """Record the round of ``row`` and commit its tokens; returns how many were committed to the output.
 
-        ``told`` are the confidence, draft_top and expected of its slots.
+        ``told`` are the confidence, draft_top and expected of its slots, of which the first ``proposed`` were verified.
         """
-        accepted, proposed = len(committed) - 1, self.num_drafted
+        accepted = len(committed) - 1
         stop = next((k for k, token in enumerate(committed) if token in self.stop_tokens), None)
         if stop is not None and stop < accepted:  # the stop token itself was drafted: nothing after it counts
             committed = committed[: stop + 1]

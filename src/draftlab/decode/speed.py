@@ -16,10 +16,13 @@ from typing import Any
 
 import torch
 
+from draftlab.decode.budget import Budget
 from draftlab.decode.loop import Decoder, DecodeSettings
 
 
-def compare_speed(target, drafter, prompts: Sequence[list[int]], settings: DecodeSettings) -> dict[str, Any]:
+def compare_speed(
+    target, drafter, prompts: Sequence[list[int]], settings: DecodeSettings, budget: Budget | None = None
+) -> dict[str, Any]:
     """Tokens per second of plain and speculative decoding of the same ``prompts``, batch by batch in turns.
 
     A short warm-up of both sides is not counted; reading the prompts is. ``identical_outputs`` counts prompts that got
@@ -27,14 +30,14 @@ def compare_speed(target, drafter, prompts: Sequence[list[int]], settings: Decod
     of batches, so that (draft_seconds + verify_seconds) / rounds is the latency of a round at ``batch_size``.
     """
     seconds, tokens, answers = [0.0, 0.0], [0, 0], [[], []]
-    clocks: dict[str, float] = {"draft": 0.0, "verify": 0.0, "prefill": 0.0}
+    clocks: dict[str, float] = {"draft": 0.0, "verify": 0.0, "schedule": 0.0, "prefill": 0.0}
     rounds = 0
     drafters = (None, drafter)
     for side in drafters:
         Decoder(target, side, replace(settings, max_new_tokens=2)).run(prompts[:1])
     for start in range(0, len(prompts), settings.batch_size):
         for side, chosen in enumerate(drafters):
-            decoder = Decoder(target, chosen, settings)
+            decoder = Decoder(target, chosen, settings, budget)
             generator = torch.Generator(device=target.device).manual_seed(start)
             begin = time.perf_counter()
             generations = decoder.run(prompts[start : start + settings.batch_size], generator)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from draftlab.acceptance import accept_rate
 from draftlab.sampling import Sampling, probs, residual, sample
+from draftlab.target.flat import Flat
 from draftlab.types import Proposal, Verdict
 
 
@@ -50,7 +51,30 @@ def verify(
     token_probs, expected = target_opinion(proposal, target_logits, sampling)
     accept = acceptance_probs(proposal, token_probs)
     accepted = sample(accepted_law(accept, limit), generator)
-    law = next_token_law(proposal, target_logits, sampling, accepted, limit)
+    rows = torch.arange(len(accepted), device=accepted.device)
+    law = next_token_law(proposal, target_logits[rows, accepted], sampling, accepted, limit)
+    return Verdict(accepted, sample(law, generator), expected)
+
+
+def verify_flat(
+    proposal: Proposal, target_logits: Tensor, flat: Flat, sampling: Sampling, generator: torch.Generator | None = None
+) -> Verdict:
+    """:func:`verify` of unequal prefixes, from logits [T, V] of the tokens of ``flat`` alone.
+
+    Row b sent its anchor and the first ``flat.lengths[b] - 1`` tokens of its block. The same law, the same two draws.
+    """
+    limit = torch.tensor(flat.lengths, device=target_logits.device) - 1
+    if sampling.greedy:
+        best = flat.pad(target_logits.argmax(-1))
+        return _verify_greedy(proposal.tokens[:, : flat.width - 1], best, limit)
+    drafted = flat.columns < limit[flat.rows]
+    rows, columns = flat.rows[drafted], flat.columns[drafted]
+    laws = probs(target_logits[drafted], sampling)
+    token_probs, expected = (laws.new_zeros(proposal.tokens.shape) for _ in range(2))
+    token_probs[rows, columns] = laws.gather(-1, proposal.tokens[rows, columns].unsqueeze(-1)).squeeze(-1)
+    expected[rows, columns] = _overlap(proposal.draft_probs[rows, columns], laws, proposal.draft_ids)
+    accepted = sample(accepted_law(acceptance_probs(proposal, token_probs), limit), generator)
+    law = next_token_law(proposal, target_logits[flat.starts + accepted], sampling, accepted, limit)
     return Verdict(accepted, sample(law, generator), expected)
 
 
@@ -62,9 +86,14 @@ def target_opinion(proposal: Proposal, target_logits: Tensor, sampling: Sampling
         if slot == 0:
             token_probs, expected = token_probs.to(law.dtype), expected.to(law.dtype)
         token_probs[:, slot] = law.gather(-1, proposal.tokens[:, slot, None]).squeeze(-1)
-        draftable = law if proposal.draft_ids is None else law[:, proposal.draft_ids]
-        expected[:, slot] = accept_rate(proposal.draft_probs[:, slot], draftable)
-    return token_probs, expected.clamp_max(1.0)  # rounding may leave 1 + 1e-7
+        expected[:, slot] = _overlap(proposal.draft_probs[:, slot], law, proposal.draft_ids)
+    return token_probs, expected
+
+
+def _overlap(draft_law: Tensor, target_law: Tensor, draft_ids: Tensor | None) -> Tensor:
+    """c* [N] of draft laws [N, W] and target laws [N, V]; rounding would leave 1 + 1e-7 now and then."""
+    draftable = target_law if draft_ids is None else target_law[:, draft_ids]
+    return accept_rate(draft_law, draftable).clamp_max(1.0)
 
 
 def draft_token_probs(proposal: Proposal) -> Tensor:
@@ -92,11 +121,13 @@ def accepted_law(accept: Tensor, limit: Tensor) -> Tensor:
 
 
 def next_token_law(
-    proposal: Proposal, target_logits: Tensor, sampling: Sampling, accepted: Tensor, limit: Tensor
+    proposal: Proposal, slot_logits: Tensor, sampling: Sampling, accepted: Tensor, limit: Tensor
 ) -> Tensor:
-    """Law [B, V] of the token after ``accepted`` [B] passed ones: residual after a rejection, else p_t itself."""
-    rows = torch.arange(len(accepted), device=accepted.device)
-    law = probs(target_logits[rows, accepted], sampling)
+    """Law [B, V] of the token after ``accepted`` [B] passed ones: residual after a rejection, else p_t itself.
+
+    ``slot_logits`` [B, V] are the target's at the slot after them.
+    """
+    law = probs(slot_logits, sampling)
     rejected = (accepted < limit).nonzero().squeeze(-1)
     if len(rejected) == 0:
         return law

@@ -57,6 +57,18 @@ class DraftCache:
         """Rows in use."""
         return len(self.lengths)
 
+    def resize(self, num_rows: int) -> None:
+        """Use the first ``num_rows`` rows; further ones than before are empty.
+
+        Raises:
+            ValueError: more rows than the cache was started with.
+        """
+        if num_rows > self.keys.shape[1]:
+            raise ValueError(f"the draft cache was started with {self.keys.shape[1]} rows, got {num_rows}")
+        new = max(num_rows - self.num_rows, 0)
+        self.lengths = torch.cat([self.lengths[:num_rows], self.lengths.new_zeros(new)])
+        self.states = torch.cat([self.states[:num_rows], self.states.new_zeros(new, self.states.shape[1])])
+
     def select(self, rows: Tensor) -> None:
         """Keep ``rows`` int64 [B'] only, in that order; rows that stay where they are are not copied."""
         rows = torch.as_tensor(rows, dtype=torch.int64, device=self.lengths.device)

@@ -34,6 +34,8 @@ class Scheduler(ABC):
     """Chooses prefix lengths; ``is_lossless`` says whether the output law stays the target's."""
 
     is_lossless = True
+    reads_confidence = True  # whether the drafter must predict confidences
+    reads_table = False  # whether an SPS table is needed
 
     @abstractmethod
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
@@ -53,6 +55,8 @@ class Fixed(Scheduler):
     Raises:
         ValueError: a negative length, or, when called, one beyond the block.
     """
+
+    reads_confidence = False
 
     def __init__(self, length: int | None = None) -> None:
         if length is not None and length < 0:
@@ -105,6 +109,8 @@ class EarlyStop(Scheduler):
             self._convex = (table, table.convex())
         return self._convex[1]
 
+    reads_table = True
+
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
         order, throughput = _walk(confidence, self._read(_needed(table, self)))
@@ -116,6 +122,7 @@ class GlobalSearch(Scheduler):
     """The number of tokens with the largest expected throughput, the smallest of several. Not lossless in the same step."""
 
     is_lossless = False
+    reads_table = True
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
@@ -132,6 +139,8 @@ class Asynchronous(Scheduler):
     Raises:
         ValueError: a lag below 1, which would let current tokens decide on themselves.
     """
+
+    reads_table = True
 
     def __init__(self, lag: int = 2, first: int | None = None) -> None:
         if lag < 1:
@@ -157,27 +166,36 @@ class Asynchronous(Scheduler):
 
 
 class Bypass(Scheduler):
-    """``inner``, and no drafting for ``rest`` steps once its budget was 0 in ``patience`` steps running.
+    """``inner``, and no drafting for ``rest`` steps once it was not worth it in ``patience`` steps running.
 
-    Drafting costs time also when nothing is verified. After the rest one step drafts again, to see whether the load has
-    changed.
+    Drafting costs time also when nothing is verified. It is not worth it when the budget is 0, or when the step, with the
+    time of drafting that the table knows (:meth:`Throughput.plus`), is expected to commit fewer tokens a second than one
+    without. After the rest one step drafts again, to see whether the load has changed; while it has not, rests double.
+    Decided by steps that are over, hence lossless if ``inner`` is.
+
+    Args:
+        longest: steps that a rest grows to; None: rests do not grow.
 
     Raises:
-        ValueError: patience or rest below 1.
+        ValueError: patience or rest below 1, or a longest rest below the first.
     """
 
-    def __init__(self, inner: Scheduler, patience: int = 2, rest: int = 16) -> None:
+    def __init__(self, inner: Scheduler, patience: int = 2, rest: int = 16, longest: int | None = None) -> None:
         for name, value in (("patience", patience), ("rest", rest)):
             if value < 1:
                 raise ValueError(f"schedule.{name} must be at least 1 step, got {value}")
-        self.inner, self.patience, self.rest = inner, patience, rest
+        if longest is not None and longest < rest:
+            raise ValueError(f"schedule.longest must be null or at least schedule.rest ({rest} steps), got {longest}")
+        self.inner, self.patience, self.rest, self.longest = inner, patience, rest, longest or rest
         self.is_lossless = inner.is_lossless
+        self.reads_confidence, self.reads_table = inner.reads_confidence, inner.reads_table
         self.reset()
 
     def reset(self) -> None:
         """Forget earlier steps."""
         self.inner.reset()
-        self._empty = self._resting = 0
+        self._useless = self._resting = 0
+        self._next_rest = self.rest
 
     def drafts(self) -> bool:
         """See :class:`Scheduler`."""
@@ -189,10 +207,24 @@ class Bypass(Scheduler):
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
         lengths = self.inner(confidence, table)
-        self._empty = 0 if lengths.any() or not len(lengths) else self._empty + 1
-        if self._empty >= self.patience:
-            self._resting, self._empty = self.rest, self.patience - 1  # after the rest one empty step is enough
+        if not len(lengths) or _worth_drafting(confidence, lengths, table):
+            self._useless, self._next_rest = 0, self.rest
+            return lengths
+        self._useless += 1
+        if self._useless >= self.patience:
+            self._resting, self._useless = self._next_rest, self.patience - 1  # after the rest one such step is enough
+            self._next_rest = min(2 * self._next_rest, self.longest)
         return lengths
+
+
+def _worth_drafting(confidence: np.ndarray, lengths: np.ndarray, table: Throughput | None) -> bool:
+    """Whether a step that verifies ``lengths`` [R] is expected to commit more tokens a second than one without a draft."""
+    if not lengths.any() or table is None or not table.fixed_seconds:
+        return bool(lengths.any())
+    rows, gamma = _sizes(confidence)
+    survival = np.cumprod(confidence, axis=1)
+    committed = rows + survival[np.arange(gamma) < lengths[:, None]].sum()
+    return bool(committed * table(rows + lengths.sum()) > rows * table.passes(rows))
 
 
 def _walk(confidence: np.ndarray, table: Throughput) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ Both are said by :meth:`Throughput.shape`. The module measures nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Throughput:
     Args:
         batch_tokens: B, whole and increasing. steps_per_second: SPS(B), positive.
         look_up: ``floor`` or ``linear``.
+        fixed_seconds: what a step takes besides its pass, such as drafting; SPS is then 1 / (1/SPS + fixed_seconds).
 
     Raises:
         ValueError: fewer than two points, tokens that are not whole or do not increase, or a value that is not positive.
@@ -44,6 +45,7 @@ class Throughput:
     batch_tokens: Sequence[int]
     steps_per_second: Sequence[float]
     look_up: str = "floor"
+    fixed_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         tokens, values = np.asarray(self.batch_tokens), np.asarray(self.steps_per_second, dtype=np.float64)
@@ -64,12 +66,21 @@ class Throughput:
         object.__setattr__(self, "steps_per_second", values)
 
     def __call__(self, tokens) -> np.ndarray:
-        """SPS [...] of passes of ``tokens`` [...] tokens."""
+        """Steps a second [...] with passes of ``tokens`` [...] tokens."""
+        passes = self.passes(tokens)
+        return 1.0 / (1.0 / passes + self.fixed_seconds) if self.fixed_seconds else passes
+
+    def passes(self, tokens) -> np.ndarray:
+        """Passes a second [...] of ``tokens`` [...] tokens, by themselves."""
         tokens = np.asarray(tokens)
         if self.look_up == "linear":
             return np.interp(tokens, self.batch_tokens, self.steps_per_second)
         place = np.searchsorted(self.batch_tokens, tokens, side="right") - 1
         return self.steps_per_second[np.clip(place, 0, None)]
+
+    def plus(self, seconds: float) -> Throughput:
+        """The same passes in steps that take ``seconds`` more, whatever they verify."""
+        return replace(self, fixed_seconds=self.fixed_seconds + seconds)
 
     def upto(self, tokens: int) -> np.ndarray:
         """SPS [tokens + 1] of passes of 0, 1, …, ``tokens`` tokens: a scheduler looks every size up at once."""

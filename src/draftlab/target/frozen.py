@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from transformers import GenerationConfig
 from draftlab.sampling import Sampling
 from draftlab.target.attention import LayerMasks
 from draftlab.target.ends import TargetEnds
+from draftlab.target.flat import Flat, flat_attention
 from draftlab.target.products import freeze_products
 from draftlab.target.spec import TargetSpec
 from draftlab.target.structure import decoder_and_layers, end_tensors, eos_token_ids, generation_config
@@ -96,7 +98,12 @@ class FrozenTarget(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, input_ids: Tensor, positions: Tensor | None = None, attention_mask: Tensor | None = None, cache=None
+        self,
+        input_ids: Tensor,
+        positions: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache=None,
+        flat: Flat | None = None,
     ):
         """Read Q tokens and return their :class:`TargetOutput`; no logits are computed.
 
@@ -106,6 +113,7 @@ class FrozenTarget(nn.Module):
             attention_mask: bool [B, Q], True on real tokens, without a cache; or bool [B, 1, Q, K] that says for every
                 query which cache slots it sees, slot index = token position. Sliding windows are added per layer.
             cache: a transformers cache that the new keys and values are written to.
+            flat: input_ids and positions are [1, T], rows laid end to end like this; the mask stays [B, 1, Q, K].
         """
         options = {self._cache_name: cache, "use_cache": cache is not None}
         if positions is not None:
@@ -115,13 +123,15 @@ class FrozenTarget(nn.Module):
             if positions is None:
                 raise ValueError("an explicit attention mask [B, 1, Q, K] needs the positions [B, Q] of its queries")
             options["attention_mask"] = self._masks.full(attention_mask, self.dtype)
-            windows = self._masks.per_layer(attention_mask, positions, self.dtype)
+            queries = positions if flat is None else flat.pad(positions[0])
+            windows = self._masks.per_layer(attention_mask, queries, self.dtype)
         elif attention_mask is not None:
             options["attention_mask"] = attention_mask.long()
         tapped: dict[int, Tensor] = {}
         hooks = self._hook(tapped, windows)
         try:
-            last_hidden = self._decoder(input_ids=input_ids, return_dict=True, **options).last_hidden_state
+            with nullcontext() if flat is None else flat_attention(self.model.config, flat):
+                last_hidden = self._decoder(input_ids=input_ids, return_dict=True, **options).last_hidden_state
         finally:
             for hook in hooks:
                 hook.remove()

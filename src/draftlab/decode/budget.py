@@ -1,0 +1,137 @@
+"""What a decode loop asks a scheduler with: calibrated confidences of the drafter, and the tables of the machine (method 5).
+
+    ĉ = STS(c)                                    the run's calibration.json, if there is one
+    SPS(B) = 1 / (T_verify(B) + T_draft(R))       steps a second of R requests: a step drafts, too, where that is measured
+    lengths [R] = scheduler(ĉ [R, G], SPS)
+
+It knows nothing of models. Example:
+
+    budget = Budget(EarlyStop(), table=Throughput.load("outputs/demo/sps.json")).check(drafter)
+    lengths = budget(proposal.confidence, rows=8, gamma=7)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from draftlab.calibration import FILE, Calibration, confidence_logits
+from draftlab.scheduling import Scheduler, Throughput
+
+SPS, DRAFT_SPS = "sps.json", "draft_sps.json"
+
+
+@dataclass
+class Budget:
+    """Chooses how much of each block is verified.
+
+    Args:
+        scheduler: see :mod:`draftlab.scheduling`.
+        table: SPS of the target by tokens. drafting: passes of the drafter a second by rows; None: not counted.
+        calibration: of the drafter; None leaves its confidences as they are.
+    """
+
+    scheduler: Scheduler
+    table: Throughput | None = None
+    drafting: Throughput | None = None
+    calibration: Calibration | None = None
+    _tables: dict[int, Throughput] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_run(cls, scheduler: Scheduler, run: str | Path, identity: dict[str, Any], sps: str | None = None) -> Budget:
+        """With what lies in run folder ``run``: its calibration, which must be of drafter ``identity``, and its tables.
+
+        ``sps`` is the path of another SPS table. Drafting is counted where ``draft_sps.json`` lies beside the table.
+
+        Raises:
+            ValueError: a calibration of another drafter, or a table that cannot be read or is needed and missing.
+        """
+        run = Path(run)
+        calibration = Calibration.load(run / FILE).check(identity) if (run / FILE).is_file() else None
+        path = Path(sps) if sps is not None else run / SPS
+        if not path.is_file():
+            if scheduler.reads_table or sps is not None:
+                raise ValueError(
+                    f"{type(scheduler).__name__} needs an SPS table, but there is none at {path}; make one with "
+                    f"python src/schedule.py profile run={run}, or give one as sps=FILE"
+                )
+            return cls(scheduler, calibration=calibration)
+        drafting = path.with_name(DRAFT_SPS)
+        return cls(
+            scheduler,
+            Throughput.load(path, "linear"),
+            Throughput.load(drafting, "linear") if drafting.is_file() else None,
+            calibration,
+        )
+
+    def check(self, drafter) -> Budget:
+        """This budget, if ``drafter`` gives what the scheduler reads.
+
+        Raises:
+            ValueError: a drafter without confidences for a scheduler that reads them, a missing table, a calibration of
+                another block size, or a scheduler that wants more tokens than a block has.
+        """
+        gamma, name = drafter.block.block_size, type(self.scheduler).__name__
+        if self.scheduler.reads_confidence and not drafter.has_confidence:
+            raise ValueError(
+                f"{name} reads confidences, but the drafter has no confidence head; use schedule=fixed or a drafter with "
+                "drafter.confidence_head=true"
+            )
+        if self.calibration is not None and len(self.calibration.temperatures) != gamma:
+            raise ValueError(
+                f"the calibration has {len(self.calibration.temperatures)} temperatures, but blocks have {gamma} tokens; "
+                "calibrate this drafter"
+            )
+        if self.scheduler.reads_table and self.table is None:
+            raise ValueError(f"{name} needs an SPS table; make one with python src/schedule.py profile")
+        self.scheduler(np.zeros((0, gamma)), self.table)  # refuses what does not fit the block
+        self.scheduler.reset()
+        return self
+
+    def reset(self) -> None:
+        """Forget earlier steps."""
+        self.scheduler.reset()
+
+    def drafts(self) -> bool:
+        """Whether the step that comes drafts at all."""
+        return self.scheduler.drafts()
+
+    def __call__(self, confidence: Tensor | None, rows: int, gamma: int) -> np.ndarray:
+        """Tokens to verify [rows] of blocks of ``gamma`` tokens with the drafter's own confidences [rows, gamma]."""
+        if confidence is None:
+            values = np.ones((rows, gamma))
+        else:
+            values = confidence.double().cpu().numpy()
+            if self.calibration is not None:
+                values = self.calibration(confidence_logits(values))
+        return self.scheduler(values, self._step_table(rows))
+
+    def _step_table(self, rows: int) -> Throughput | None:
+        if self.table is None or self.drafting is None or not rows:
+            return self.table
+        if rows not in self._tables:
+            self._tables[rows] = self.table.plus(1.0 / float(self.drafting(rows)))
+        return self._tables[rows]
+
+    def identity(self) -> dict[str, Any]:
+        """In plain types what the choices depend on, for keys and reports."""
+        settings = {key: value for key, value in vars(self.scheduler).items() if isinstance(value, int | float | str)}
+        inner = getattr(self.scheduler, "inner", None)
+        return {
+            "scheduler": type(self.scheduler).__name__ + (f"({type(inner).__name__})" if inner is not None else ""),
+            "settings": {key: value for key, value in settings.items() if not key.startswith("_")},
+            "lossless": self.scheduler.is_lossless,
+            "calibrated": list(self.calibration.temperatures) if self.calibration is not None else None,
+            "table": _plain(self.table),
+            "drafting": _plain(self.drafting),
+        }
+
+
+def _plain(table: Throughput | None) -> dict[str, Any] | None:
+    if table is None:
+        return None
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(table).items()}
