@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -57,6 +58,11 @@ class Flat:
     def width(self) -> int:
         """Q, tokens of the longest row."""
         return max(self.lengths)
+
+    @property
+    def offsets(self) -> list[int]:
+        """The ``starts`` as whole numbers, without asking the device."""
+        return [0, *accumulate(self.lengths[:-1])]
 
     @property
     def is_full(self) -> bool:
