@@ -15,7 +15,8 @@ This module knows nothing of models, files or configuration.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -118,6 +119,7 @@ class DraftOutput:
 
     hidden: Tensor  # [B, N, G, D] h_1..h_G after the drafter's final norm
     confidence_logits: Tensor | None  # [B, N, G], before the sigmoid; None without a confidence head
+    exits: Mapping[int, DraftOutput] = field(default_factory=dict)  # by layers run: the same of every early exit
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,10 @@ class Context(_Movable):
 
 @dataclass(frozen=True)
 class Proposal:
-    """One drafted block a row. ``draft_probs`` is exactly the law that each token was drawn from (case 25)."""
+    """One drafted block a row. ``draft_probs`` is exactly the law that each token was drawn from (case 25).
+
+    A row may have fewer than G tokens, down to none; what stands behind its ``lengths`` is never verified.
+    """
 
     tokens: Tensor  # [B, G] int64, ids of the target's vocabulary
     draft_probs: Tensor  # [B, G, W]
@@ -147,6 +152,23 @@ class Proposal:
     confidence: Tensor | None  # [B, G] c_k in [0, 1]
     # [B, G] max_v p_d^k(v) before temperature and cuts: like a confidence, it does not know the token that was drawn
     draft_top: Tensor | None = None
+    lengths: Tensor | None = None  # [B] int64 tokens that each row has; None: G
+    depth: Tensor | None = None  # [B] int64 draft layers run for each row, 0: nothing was drafted; None: all layers
+
+    def scattered(self, rows: Tensor, num_rows: int) -> Proposal:
+        """These rows at ``rows`` int64 [B] of ``num_rows``; the others have no tokens."""
+        num_tokens = self.tokens.shape[1]
+        lengths = self.tokens.new_zeros(num_rows).index_fill(0, rows, num_tokens)
+        if len(rows) == num_rows:
+            return dataclasses.replace(self, lengths=lengths)
+
+        def scatter(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.new_zeros(num_rows, *value.shape[1:]).index_copy(0, rows, value)
+
+        values = {
+            name: scatter(getattr(self, name)) for name in ("tokens", "draft_probs", "confidence", "draft_top", "depth")
+        }
+        return dataclasses.replace(self, lengths=lengths, **values)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ def test_validation_figures_are_those_of_all_held_out_slots(trained):
 
 def logged_by(callback, outputs, has_confidence=True, block_size=2):
     values = {}
-    drafter = SimpleNamespace(block=SimpleNamespace(block_size=block_size), has_confidence=has_confidence)
+    drafter = SimpleNamespace(
+        block=SimpleNamespace(block_size=block_size), has_confidence=has_confidence, exit_layers=()
+    )
     module = SimpleNamespace(
         drafter=drafter, device=torch.device("cpu"), log=lambda name, value, **_: values.update({name: float(value)})
     )

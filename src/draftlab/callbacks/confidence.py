@@ -14,13 +14,16 @@ from draftlab.metrics import CalibrationError, RocAuc, reach
 
 
 class ConfidenceCallback(L.Callback):
-    """Logs ``val/roc_auc[_k]`` and ``val/ece[_k]``; silent for a drafter without confidence head."""
+    """Logs ``val/roc_auc[_k]`` and ``val/ece[_k]``, and those of early exits; silent for a drafter without confidence head."""
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start counting anew, on the module's device."""
         block_size, device = pl_module.drafter.block.block_size, pl_module.device
-        self.by_position = {"roc_auc": RocAuc(block_size).to(device), "ece": CalibrationError(block_size).to(device)}
-        self.overall = {"roc_auc": RocAuc(1).to(device), "ece": CalibrationError(1).to(device)}
+        kinds = {"roc_auc": RocAuc, "ece": CalibrationError}
+        prefixes = ["val/", *(f"val/exit_{depth}/" for depth in pl_module.drafter.exit_layers)]
+        names = {f"{prefix}{name}": kind for prefix in prefixes for name, kind in kinds.items()}
+        self.by_position = {name: kind(block_size).to(device) for name, kind in names.items()}
+        self.overall = {name: kind(1).to(device) for name, kind in names.items()}
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
         """Draw the outcome of every slot and add the reached ones."""
@@ -28,12 +31,12 @@ class ConfidenceCallback(L.Callback):
             return
         generator = torch.Generator().manual_seed(outputs.batch_index)
         draws = torch.rand(outputs.accept_rate.shape, generator=generator).to(outputs.accept_rate.device)
-        accepted = (draws < outputs.accept_rate).double()
-        reached = reach(accepted, outputs.proposed)
-        slots = (outputs.confidence, accepted, reached)
-        for name in self.by_position:
-            self.by_position[name].update(*slots)
-            self.overall[name].update(*(slot.unsqueeze(-1) for slot in slots))
+        for prefix, of_depth in outputs.depths().items():
+            accepted = (draws < of_depth.accept_rate).double()
+            slots = (of_depth.confidence, accepted, reach(accepted, of_depth.proposed))
+            for name in (f"{prefix}roc_auc", f"{prefix}ece"):
+                self.by_position[name].update(*slots)
+                self.overall[name].update(*(slot.unsqueeze(-1) for slot in slots))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log; a position without both outcomes has no ROC-AUC (NaN)."""
@@ -41,5 +44,5 @@ class ConfidenceCallback(L.Callback):
             return
         for name, metric in self.by_position.items():
             for position, value in enumerate(metric.compute().float().view(-1), start=1):
-                pl_module.log(f"val/{name}_{position}", value)
-            pl_module.log(f"val/{name}", self.overall[name].compute().float().squeeze())
+                pl_module.log(f"{name}_{position}", value)
+            pl_module.log(name, self.overall[name].compute().float().squeeze())

@@ -39,7 +39,7 @@ def verify(
         target_logits: [B, G+1, V]; slot k is the target's opinion of drafted token k, slot G of the bonus token.
         sampling: how the target's law is made from its logits; the drafter must have used the same.
         generator: source of the two draws.
-        num_verified: int64 [B], how many drafted tokens were sent to the target (all when None); later ones are
+        num_verified: int64 [B], how many drafted tokens were sent to the target (None: all that the row has); later ones are
             discarded unseen, and the token after the last verified one is drawn from p_t.
     """
     num_drafted = proposal.tokens.shape[1]
@@ -152,6 +152,8 @@ def _verify_greedy(tokens: Tensor, best: Tensor, limit: Tensor) -> Verdict:
 
 def _limit(proposal: Proposal, num_verified: Tensor | None) -> Tensor:
     num_rows, num_drafted = proposal.tokens.shape
+    if proposal.lengths is not None:
+        num_verified = proposal.lengths if num_verified is None else torch.minimum(num_verified, proposal.lengths)
     if num_verified is None:
         return torch.full((num_rows,), num_drafted, dtype=torch.int64, device=proposal.tokens.device)
     if bool(((num_verified < 0) | (num_verified > num_drafted)).any()):

@@ -49,6 +49,7 @@ class Drafter(nn.Module, ABC):
     ends: TargetEnds | None
     draft_ids: Tensor | None  # [W] int64, ascending ids of the target's vocabulary
     lm_head: nn.Parameter | None  # [W, D]; starts as the target's rows, see attach
+    exit_layers: tuple[int, ...] = ()  # layers after which a block may stop, see draftlab.drafters.exits
     reads_last_hidden = False  # whether the target's last hidden states are context, too, not only what teaches
 
     def __init__(

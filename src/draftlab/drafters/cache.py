@@ -51,6 +51,7 @@ class DraftCache:
         self.max_length = max_length
         self.positions: Tensor | None = None  # [B, I] slots of the current block
         self.visible: Tensor | None = None  # [B, 1, 1, K] slots that the current block sees
+        self.block_rows: Tensor | None = None  # int64 [B'] rows that have a block now; None: all, in order
 
     @property
     def num_rows(self) -> int:
@@ -105,8 +106,10 @@ class DraftCache:
         self.keys[layer][rows, :, positions] = keys.to(self.keys.dtype)
         self.values[layer][rows, :, positions] = values.to(self.values.dtype)
 
-    def place_block(self, positions: Tensor) -> None:
+    def place_block(self, positions: Tensor, rows: Tensor | None = None) -> None:
         """Set the block slots [B, I] that the coming forward pass writes; it sees all slots up to its last one.
+
+        With ``rows`` int64 [B], only these rows of the cache have a block.
 
         Raises:
             ValueError: a block beyond ``max_length``.
@@ -118,15 +121,21 @@ class DraftCache:
                 f"{self.max_length}; start it with prompt + new tokens + block size"
             )
         slots = torch.arange(width, device=positions.device)
-        self.positions = positions
+        self.positions, self.block_rows = positions, rows
         self.visible = (slots <= positions[:, -1:])[:, None, None]
+
+    def keep_of_block(self, kept: Tensor) -> None:
+        """Go on with the blocks at ``kept`` (bool [B]) of those placed with ``rows``; what the others wrote in earlier layers
+        is written anew by the context of their next round."""
+        self.positions, self.visible, self.block_rows = self.positions[kept], self.visible[kept], self.block_rows[kept]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention [B, H, I, head_dim] of a block to its context and itself; keys and values [B, Hkv, I, head_dim]."""
-        rows = torch.arange(self.num_rows, device=queries.device).unsqueeze(-1)
-        self.write(layer, rows, self.positions, keys.transpose(1, 2), values.transpose(1, 2))
+        rows = torch.arange(self.num_rows, device=queries.device) if self.block_rows is None else self.block_rows
+        self.write(layer, rows.unsqueeze(-1), self.positions, keys.transpose(1, 2), values.transpose(1, 2))
         width = self.visible.shape[-1]
-        return self._attend(layer, queries, self.visible, width)
+        some = None if self.block_rows is None or len(rows) == self.num_rows else rows
+        return self._attend(layer, queries, self.visible, width, some)
 
     def attend_new(
         self, layer: int, rows: Tensor, positions: Tensor, queries: Tensor, keys: Tensor, values: Tensor
@@ -150,8 +159,11 @@ class DraftCache:
         attended = self._attend(layer, asked, visible.unsqueeze(1), width)
         return attended[rows, :, columns].transpose(0, 1).unsqueeze(0)
 
-    def _attend(self, layer: int, queries: Tensor, visible: Tensor, width: int) -> Tensor:
-        """Attention of ``queries`` [B, H, I, head_dim] to the first ``width`` slots, where ``visible`` allows it."""
+    def _attend(self, layer: int, queries: Tensor, visible: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
+        """Attention of ``queries`` [B, H, I, head_dim] to the first ``width`` slots, where ``visible`` allows it, of ``rows``
+        (None: all, which are not copied)."""
         keys = self.keys[layer, : self.num_rows, :, :width]
         values = self.values[layer, : self.num_rows, :, :width]
+        if rows is not None:
+            keys, values = keys[rows], values[rows]
         return attend(queries.to(keys.dtype), keys, values, visible).to(queries.dtype)

@@ -11,7 +11,7 @@ The module knows nothing of how heads make B_k, nor of losses. Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from draftlab.blocks import BlockSpec
 from draftlab.drafters.backbone import BlockDrafter
@@ -29,6 +29,7 @@ class DSpark(BlockDrafter):
         num_layers: draft layers.
         confidence_head: whether to predict confidences.
         confidence_input: what confidences read, h_k (``normed``) or h_k before the final norm (``unnormed``).
+        exits: layers after which a block may stop (:mod:`draftlab.drafters.exits`); none: it never does.
         draft_vocab_size: W of a reduced draft vocabulary; None drafts over the whole one.
         train_head: train a copy of the target's LM head, which starts as it is; False: the frozen head itself.
         num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's.
@@ -45,10 +46,12 @@ class DSpark(BlockDrafter):
         num_layers: int = 5,
         confidence_head: bool = True,
         confidence_input: str = "normed",
+        exits: Sequence[int] = (),
         draft_vocab_size: int | None = None,
         train_head: bool = False,
         **sizes: int | None,
     ) -> None:
+        options = {"confidence_input": confidence_input, "exits": exits}
         super().__init__(
-            spec, block, head, confidence_head, draft_vocab_size, num_layers, train_head, confidence_input, **sizes
+            spec, block, head, confidence_head, draft_vocab_size, num_layers, train_head, **options, **sizes
         )

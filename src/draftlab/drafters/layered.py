@@ -127,6 +127,10 @@ class LayeredDrafter(Drafter):
 def _layer_sizes(spec: TargetSpec, qk_norm: bool, sizes: dict[str, int | None]) -> LayerSizes:
     """The sizes given, and the target's for the rest."""
     unknown = sorted(set(sizes) - set(SIZES))
+    if "exits" in unknown:
+        raise ValueError(
+            "drafter.exits: this drafter cannot stop early; use drafter=dspark_exits, or leave the exits out"
+        )
     if unknown:
         raise ValueError(f"unknown drafter setting {', '.join(unknown)}; layer sizes are {', '.join(SIZES)}")
     chosen = {name: getattr(spec, name) if sizes.get(name) is None else sizes[name] for name in SIZES}

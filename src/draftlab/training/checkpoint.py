@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
-ADDED_LATER = {"confidence_input": "normed"}  # what a checkpoint means that does not name the key
+ADDED_LATER = {"confidence_input": "normed", "exits": []}  # what a checkpoint means that does not name the key
 BEST = "best"  # how the name of a checkpoint begins that was chosen by validation
 
 
@@ -31,6 +31,7 @@ def describe(drafter) -> dict[str, Any]:
         "head": type(drafter.markov_head).__name__,
         "confidence_head": drafter.has_confidence,
         "confidence_input": getattr(drafter, "confidence_input", "normed"),
+        "exits": list(drafter.exit_layers),
         "target": spec.name,
         "hidden_size": spec.hidden_size,
         "vocab_size": spec.vocab_size,

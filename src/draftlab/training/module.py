@@ -12,7 +12,7 @@ accumulation, DDP and FSDP2. Checkpoints hold the drafter and nothing of the tar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lightning as L
@@ -40,6 +40,11 @@ class ValidationOutput:
     proposed: Tensor  # bool [B, N, G], supervised slots
     confidence: Tensor | None  # [B, N, G] c_k
     batch_index: int
+    exits: Mapping[int, ValidationOutput] = field(default_factory=dict)  # by layers run: the same of every early exit
+
+    def depths(self) -> dict[str, ValidationOutput]:
+        """The whole drafter and its exits by the beginning of their metrics' names."""
+        return {"val/": self} | {f"val/exit_{depth}/": output for depth, output in self.exits.items()}
 
 
 class DrafterModule(L.LightningModule):
@@ -145,9 +150,11 @@ class DrafterModule(L.LightningModule):
         blocks, output, report = self.compute(batch, VALIDATION, batch_idx)
         mean = report.numerator / report.weight.clamp_min(torch.finfo(torch.float32).tiny)
         self._val_loss.update(mean, report.weight)
-        confidence = output.confidence_logits
-        confidence = None if confidence is None else torch.sigmoid(confidence.float())
-        return ValidationOutput(report.accept_rate, blocks.label_mask, confidence, batch_idx)
+        exits = {
+            depth: _measurable(output.exits[depth], of_exit, blocks, batch_idx)
+            for depth, of_exit in report.exits.items()
+        }
+        return replace(_measurable(output, report, blocks, batch_idx), exits=exits)
 
     def on_validation_epoch_end(self) -> None:
         """Log the loss averaged over all supervised slots; every rank takes part, also one without a slot (case 7)."""
@@ -173,3 +180,10 @@ class DrafterModule(L.LightningModule):
         require_world_size(checkpoint, self.trainer.world_size)
         self.micro_step = int(checkpoint["micro_step"])
         self._weight = 0.0
+
+
+def _measurable(output: DraftOutput, report: LossReport, blocks: Blocks, batch_index: int) -> ValidationOutput:
+    """What callbacks may measure of one depth."""
+    confidence = output.confidence_logits
+    confidence = None if confidence is None else torch.sigmoid(confidence.float())
+    return ValidationOutput(report.accept_rate, blocks.label_mask, confidence, batch_index)

@@ -140,7 +140,7 @@ def memory(parts, work: Workload, trainable: Counter, frozen: Counter) -> dict[s
     features = 4 * context * (spec.num_features + 1) * spec.hidden_size
     chunk = slots if work.chunk_blocks is None else min(slots, work.chunk_blocks * block.block_size)
     # Student logits, log-softmax, their exponent, the minimum and two gradients; teacher logits and probabilities: float32.
-    loss = 8 * 4 * chunk * drafter.draft_vocab_size
+    loss = 8 * 4 * chunk * drafter.draft_vocab_size * (1 + len(drafter.exit_layers))  # of every depth at once
     parameters = sum(trainable.values())
     return {
         "drafter weights (float32)": 4 * parameters,
