@@ -22,6 +22,7 @@ from draftlab.cli import entry
 from draftlab.data.chat import Chat
 from draftlab.decode.budget import Budget
 from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
+from draftlab.decode.exits import ExitPolicy
 from draftlab.decode.suites import Benchmark, find_benchmarks
 from draftlab.decode.trained import TrainedDrafter, open_drafter
 from draftlab.report import write_report
@@ -55,6 +56,8 @@ def check_evaluation(cfg: DictConfig, drafter) -> None:
     """
     settings, limit = read_settings(cfg), drafter.spec.max_position
     read_benchmarks(cfg)
+    if settings.exit is not None:
+        settings.exit.check(drafter)
     if limit is not None and settings.max_new_tokens + drafter.block.block_size + 1 >= limit:
         raise ValueError(
             f"max_new_tokens {settings.max_new_tokens} leaves no room for a prompt: {drafter.spec.name} has "
@@ -64,9 +67,14 @@ def check_evaluation(cfg: DictConfig, drafter) -> None:
 
 def read_settings(cfg: DictConfig) -> EvaluationSettings:
     """The settings among the keys of ``cfg``."""
-    names = {field.name for field in dataclasses.fields(EvaluationSettings)} - {"speed"}
+    names = {field.name for field in dataclasses.fields(EvaluationSettings)} - {"speed", "exit"}
     plain = OmegaConf.to_container(cfg, resolve=True)
-    return EvaluationSettings(**{name: plain[name] for name in names}, speed=SpeedSettings(**plain["speed"]))
+    policy = ExitPolicy(**plain["exit"])
+    return EvaluationSettings(
+        **{name: plain[name] for name in names},
+        speed=SpeedSettings(**plain["speed"]),
+        exit=None if policy.is_off else policy,
+    )
 
 
 def read_budget(cfg: DictConfig, folder: Path, trained: TrainedDrafter) -> Budget | None:

@@ -8,6 +8,8 @@ multiplied by that outcome's probability. With as many rows as there are paths, 
     with paths.running():
         ...                                               # decode 27 equal prompts
     paths.weights                                         # [27], sums to 1
+
+A draw of some rows only needs :meth:`Enumeration.of_rows_that_draft`, which tells them from what the drafter leaves out.
 """
 
 from __future__ import annotations
@@ -25,16 +27,20 @@ class Enumeration:
         self.num_paths = num_paths
         self.codes = torch.arange(num_paths).repeat(copies)
         self.weights = torch.ones(num_paths * copies, dtype=torch.float64)
-        self.outcomes = 1  # product of the radices drawn so far
+        self.outcomes = torch.ones(
+            num_paths * copies, dtype=torch.int64
+        )  # product of the radices that a row drew so far
+        self.some: torch.Tensor | None = None  # rows of a draw that is not one of all
 
     def draw(self, law, generator=None):
-        assert len(law) == len(self.codes), "every draw must be one of all rows"
+        rows = torch.arange(len(self.codes)) if len(law) == len(self.codes) else self.some
+        assert rows is not None and len(law) == len(rows), "every draw must be one of all rows, or of those that draft"
         law = law.double() / law.double().sum(-1, keepdim=True)
-        digit = self.codes % law.shape[-1]
-        self.codes = self.codes // law.shape[-1]
-        self.outcomes *= law.shape[-1]
+        digit = self.codes[rows] % law.shape[-1]
+        self.codes[rows] //= law.shape[-1]
+        self.outcomes[rows] *= law.shape[-1]
         chance = law.gather(-1, digit.unsqueeze(-1)).squeeze(-1)
-        self.weights = self.weights * chance
+        self.weights[rows] *= chance
         # An impossible outcome has weight 0 from here on; it goes on with a possible one, so that nothing divides by 0.
         return torch.where(chance > 0, digit, law.argmax(-1))
 
@@ -43,8 +49,25 @@ class Enumeration:
         with mock.patch("draftlab.sampling._draw", self.draw):
             yield self
         # Fewer draws than planned (an argmax needs none) leave several rows on one path; they share its weight.
-        assert self.num_paths % self.outcomes == 0, f"{self.outcomes} paths were drawn, {self.num_paths} planned"
+        drawn = self.outcomes.unique()
+        assert bool((self.num_paths % drawn == 0).all()), f"{drawn.tolist()} paths were drawn, {self.num_paths} planned"
         self.weights = self.weights * self.outcomes / self.num_paths
+
+    @contextmanager
+    def of_rows_that_draft(self, drafter):
+        """Within, a draw of fewer rows is one of those that ``drafter`` is told to draft."""
+        propose = drafter.propose
+
+        def noting(*args, leaving_out=None, **options):
+            drafts = None if leaving_out is None else leaving_out.drafts
+            self.some = None if drafts is None else drafts.nonzero().squeeze(-1)
+            options |= {} if leaving_out is None else {"leaving_out": leaving_out}
+            proposal = propose(*args, **options)
+            self.some = None
+            return proposal
+
+        with mock.patch.object(drafter, "propose", noting):
+            yield self
 
 
 def output_law(tokens, weights, vocab_size):

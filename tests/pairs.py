@@ -23,13 +23,13 @@ HEADS = {
 FAMILIES = {"dflash": DFlash, "eagle3": Eagle3, "mtp": MTP}
 
 
-def tiny_pair(name, vocab_size, gamma, draft_ids=None, sample_from_anchor=True, num_layers=1):
+def tiny_pair(name, vocab_size, gamma, draft_ids=None, sample_from_anchor=True, num_layers=1, **options):
     """A float64 target and an untrained drafter whose laws are neither flat nor alike."""
     target = tiny.tiny_target(
         vocab_size=vocab_size, hidden_size=16, dtype=torch.float64, spec={"mask_token_id": tiny.UNK}
     )
     block = BlockSpec(block_size=gamma, sample_from_anchor=sample_from_anchor)
-    options = {"num_layers": num_layers, "draft_vocab_size": None if draft_ids is None else len(draft_ids)}
+    options |= {"num_layers": num_layers, "draft_vocab_size": None if draft_ids is None else len(draft_ids)}
     kind = partial(DSpark, head=HEADS[name]) if name in HEADS else FAMILIES[name]
     drafter = kind(target.spec, block, **options).double().eval()
     generator = torch.Generator().manual_seed(1)

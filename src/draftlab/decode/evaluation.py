@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from draftlab.data.files import digest, write_json
 from draftlab.decode.budget import Budget
+from draftlab.decode.exits import ExitPolicy
 from draftlab.decode.loop import Decoder, DecodeSettings
 from draftlab.decode.records import ROUNDS, Result, read_evaluation, rows_of, set_aside, write_evaluation
 from draftlab.decode.speed import compare_speed
@@ -61,6 +62,7 @@ class EvaluationSettings:
     batch_size: int
     seed: int
     speed: SpeedSettings
+    exit: ExitPolicy | None = None
 
     def __post_init__(self) -> None:
         given = self.temperatures if isinstance(self.temperatures, list | tuple) else [self.temperatures]
@@ -77,7 +79,7 @@ class EvaluationSettings:
     def decode(self, temperature: float, eos_token_ids: Sequence[int]) -> DecodeSettings:
         """Settings of the benchmarks at ``temperature``."""
         sampling = Sampling(temperature, self.top_k, self.top_p, self.min_p)
-        return DecodeSettings(self.max_new_tokens, sampling, tuple(eos_token_ids), self.batch_size)
+        return DecodeSettings(self.max_new_tokens, sampling, tuple(eos_token_ids), self.batch_size, exit=self.exit)
 
     def speed_decode(self, temperature: float, eos_token_ids: Sequence[int]) -> DecodeSettings:
         """Settings of the speed comparison at ``temperature``."""
@@ -124,7 +126,7 @@ class Evaluation:
                 f"max_new_tokens {self.settings.max_new_tokens}; lower max_new_tokens"
             )
         rendered = [[b.name, b.domain, kept] for b, kept in zip(benchmarks, prompts, strict=True)]
-        key = self._key({"settings": asdict(self.settings), "thinking": self.chat.thinking, "prompts": rendered})
+        key = self._key({"settings": described(self.settings), "thinking": self.chat.thinking, "prompts": rendered})
         earlier = read_evaluation(self.folder)
         if earlier is not None and earlier.get("key") == key and (self.folder / "rounds.parquet").is_file():
             self.console.print(
@@ -160,7 +162,7 @@ class Evaluation:
 
     def _result(self, temperature: float, benchmark: Benchmark, prompts: dict[str, list[int]], on_round) -> Result:
         settings = self.settings.decode(temperature, self.target.eos_token_ids)
-        depends_on = {"settings": asdict(settings), "prompts": prompts, "domain": benchmark.domain}
+        depends_on = {"settings": described(settings), "prompts": prompts, "domain": benchmark.domain}
 
         def decode() -> dict[str, Any]:
             start = time.perf_counter()
@@ -195,7 +197,7 @@ class Evaluation:
         settings = self.settings.speed_decode(temperature, self.target.eos_token_ids)
         in_turn = chain.from_iterable(zip_longest(*(kept.values() for kept in prompts)))
         chosen = [ids for ids in in_turn if ids is not None][: self.settings.speed.prompts]
-        depends_on = {"settings": asdict(settings), "prompts": chosen}
+        depends_on = {"settings": described(settings), "prompts": chosen}
         return self._kept(
             f"speed-T{temperature:g}",
             depends_on,
@@ -230,7 +232,7 @@ class Evaluation:
     def _facts(self, benchmarks: Sequence[Benchmark], results: Sequence[Result]) -> dict[str, Any]:
         """Everything without which an accepted length means nothing (case 24)."""
         return {
-            **asdict(self.settings),
+            **described(self.settings),
             "temperatures": list(self.settings.temperatures),
             "thinking": self.chat.thinking,
             "bonus": BONUS,
@@ -244,6 +246,12 @@ class Evaluation:
             "benchmarks": [benchmark.name for benchmark in benchmarks],
             "prompts": sum(len(result.outputs) for result in results) // len(self.settings.temperatures),
         }
+
+
+def described(settings: EvaluationSettings | DecodeSettings) -> dict[str, Any]:
+    """The settings in plain types; an exit policy that is off is not named, since nothing is decoded otherwise for it."""
+    plain = asdict(settings)
+    return {name: value for name, value in plain.items() if name != "exit" or value is not None}
 
 
 def _progress(console: Console) -> Progress:

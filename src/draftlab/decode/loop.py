@@ -5,7 +5,8 @@
 A row's last committed token is its anchor; it has not gone through the target yet. Finished rows leave, waiting prompts
 take their place, so the batch stays full. The same loop without a drafter (G = 0) is plain decoding, so both sides of a
 speed comparison pay for the same cache and the same batching. A round cut by a stop token counts positions up to that
-token; a round cut by ``max_new_tokens`` counts whole and its output is truncated. The loop knows nothing of text.
+token; a round cut by ``max_new_tokens`` counts whole and its output is truncated. A row without a draft (see
+:mod:`draftlab.decode.exits`) sends its anchor alone. The loop knows nothing of text.
 
     settings = DecodeSettings(max_new_tokens=128, sampling=Sampling(0.7), eos_token_ids=(2,))
     generations = speculative_decode(target, drafter, prompts, settings, torch.Generator().manual_seed(0))
@@ -24,33 +25,13 @@ from draftlab.decode.budget import Budget
 from draftlab.decode.cache import RowCache, grouped_attention, survivors
 from draftlab.decode.clock import Clock
 from draftlab.decode.context import NewContext
+from draftlab.decode.exits import Habit
 from draftlab.decode.flat_round import flat_round
+from draftlab.decode.generation import Generation, Round
 from draftlab.decode.settings import DecodeSettings
 from draftlab.decode.verify import verify
 from draftlab.sampling import probs, sample
 from draftlab.types import Proposal, Verdict
-
-
-@dataclass(frozen=True)
-class Round:
-    """Counts of one round: ``proposed`` tokens were verified; ``committed`` is ``accepted`` plus the bonus or corrected
-    token, if there was one."""
-
-    proposed: int
-    accepted: int
-    committed: int
-    confidence: tuple[float, ...]  # c_1..c_proposed; empty without a confidence head
-    draft_top: tuple[float, ...] = ()  # of each proposed token's slot, see Proposal; empty where it is not told
-    expected: tuple[float, ...] = ()  # c*_1..c*_proposed, see Verdict
-
-
-@dataclass
-class Generation:
-    """What a prompt got. The first token comes from reading the prompt and belongs to no round."""
-
-    tokens: list[int] = field(default_factory=list)
-    finish_reason: str | None = None  # "stop", "length", or None while running
-    rounds: list[Round] = field(default_factory=list)
 
 
 @dataclass
@@ -60,6 +41,7 @@ class _Row:
     request: int
     prompt: list[int]
     generation: Generation
+    habit: Habit = field(default_factory=Habit)
 
     @property
     def anchor(self) -> int:
@@ -107,10 +89,12 @@ class Decoder:
         budget: chooses how much of each block is verified; None: all. It always drafts: rounds are what is counted.
 
     Raises:
-        ValueError: a budget that the drafter does not fit.
+        ValueError: a budget that the drafter does not fit, or settings that leave out what it cannot leave out.
     """
 
     def __init__(self, target, drafter, settings: DecodeSettings, budget: Budget | None = None):
+        if drafter is not None and settings.exit is not None:
+            settings.exit.check(drafter)
         self.target, self.drafter, self.settings = target, drafter, settings
         self.budget = budget.check(drafter) if budget is not None and drafter is not None else None
         self.clock = Clock()
@@ -226,24 +210,28 @@ class Decoder:
         with self.clock("verify", self.device):
             verdict = self._verify(anchor, anchor_position, proposal, lengths)
             accepted, next_token = verdict.accepted.tolist(), verdict.next_token.tolist()
-        drafted = proposal.tokens.tolist()
+        drafted, rows = proposal.tokens.tolist(), len(self.rows)
         told = (proposal.confidence, proposal.draft_top, verdict.expected)
-        told = [[()] * len(self.rows) if values is None else values.tolist() for values in told]
+        told = [[()] * rows if values is None else values.tolist() for values in told]
+        depth = [None] * rows if proposal.depth is None else proposal.depth.tolist()
         return sum(
-            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], [values[i] for values in told], lengths[i])
+            self._count(row, [*drafted[i][: accepted[i]], next_token[i]], lengths[i], [v[i] for v in told], depth[i])
             for i, row in enumerate(self.rows)
         )
 
     def _lengths(self, proposal: Proposal) -> list[int]:
-        """Drafted tokens [B] to verify."""
+        """Drafted tokens [B] to verify: what the budget chooses of those that a row has."""
+        rows = len(self.rows)
+        drafted = [self.num_drafted] * rows if proposal.lengths is None else proposal.lengths.tolist()
         if self.budget is None:
-            return [self.num_drafted] * len(self.rows)
+            return drafted
         with self.clock("schedule", self.device):
-            return self.budget(proposal.confidence, len(self.rows), self.num_drafted).tolist()
+            chosen = self.budget(proposal.confidence, rows, self.num_drafted).tolist()
+        return list(map(min, chosen, drafted))
 
     def _verify(self, anchor: Tensor, anchor_position: Tensor, proposal: Proposal, lengths: list[int]) -> Verdict:
         """One pass of the target over anchors and chosen prefixes; remembers what the drafter has not seen."""
-        if self.budget is not None:
+        if self.budget is not None or proposal.lengths is not None:
             draw = (self.settings.sampling, self.generator)
             result = flat_round(self.target, self.cache, (anchor, anchor_position), proposal, lengths, draw)
             self.context = result.context()
@@ -262,22 +250,25 @@ class Decoder:
         if self.drafter is None:
             empty = torch.zeros(len(self.rows), 0, dtype=torch.int64, device=self.device)
             return Proposal(empty, torch.zeros(len(self.rows), 0, 1, device=self.device), None, None)
-        context = self.context.at(anchor, anchor_position)
-        return self.drafter.propose(context, self.draft_cache, self.settings.sampling, self.generator)
+        context, policy = self.context.at(anchor, anchor_position), self.settings.exit
+        habits = [row.habit for row in self.rows]
+        options = {} if policy is None else {"leaving_out": policy.leave_out(habits, self.device)}
+        return self.drafter.propose(context, self.draft_cache, self.settings.sampling, self.generator, **options)
 
-    def _count(self, row: _Row, committed: list[int], told: Sequence[Sequence[float]], proposed: int) -> int:
+    def _count(self, row: _Row, committed: list[int], proposed: int, told: Sequence[Sequence[float]], depth) -> int:
         """Record the round of ``row`` and commit its tokens; returns how many were committed to the output.
 
         ``told`` are the confidence, draft_top and expected of its slots, of which the first ``proposed`` were verified.
         """
         accepted = len(committed) - 1
+        row.habit.note(self.settings.exit, proposed, accepted)
         stop = next((k for k, token in enumerate(committed) if token in self.stop_tokens), None)
         if stop is not None and stop < accepted:  # the stop token itself was drafted: nothing after it counts
             committed = committed[: stop + 1]
             accepted = proposed = stop + 1
         if self.drafter is not None:
             slots = (tuple(values[:proposed]) for values in told)
-            row.generation.rounds.append(Round(proposed, accepted, len(committed), *slots))
+            row.generation.rounds.append(Round(proposed, accepted, len(committed), *slots, depth))
         return self._commit(row, committed)
 
     def _commit(self, row: _Row, tokens: list[int]) -> int:

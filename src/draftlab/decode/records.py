@@ -1,7 +1,8 @@
 """What an evaluation leaves on disk: one row a decode round, one line a prompt, counts by outcome.
 
     rounds.parquet    temperature, benchmark, domain, prompt_id, round, proposed, accepted, committed, and a number a proposed
-                      token: confidence, draft_top (max p_d), expected (c*); files of earlier versions end with confidence
+                      token: confidence, draft_top (max p_d), expected (c*); depth (draft layers run); files of earlier
+                      versions end with confidence
     outputs.jsonl     temperature, benchmark, domain, prompt_id, prompt_tokens, num_tokens, finish_reason, text
     evaluation.json   settings, counts, speed; written last: its presence means that the evaluation ended
     earlier/1, …      evaluations with other settings, each with its tables, figures and report
@@ -43,6 +44,7 @@ ROUNDS = pa.schema(
         ("confidence", pa.list_(pa.float32())),
         ("draft_top", pa.list_(pa.float32())),
         ("expected", pa.list_(pa.float32())),
+        ("depth", pa.int32()),  # draft layers run; null where drafting was not to stop early
     ]
 )
 

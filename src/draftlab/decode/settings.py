@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from draftlab.decode.exits import ExitPolicy
 from draftlab.sampling import Sampling
 
 
@@ -20,6 +21,7 @@ class DecodeSettings:
         eos_token_ids: stop tokens; the first one ends a row and is its last token.
         batch_size: rows at a time.
         prefill_tokens: padded prompt tokens that one forward pass reads at most (one prompt always goes).
+        exit: what may be left out of drafting; None: nothing.
 
     Raises:
         ValueError: a value outside its range.
@@ -30,6 +32,7 @@ class DecodeSettings:
     eos_token_ids: tuple[int, ...] = ()
     batch_size: int = 16
     prefill_tokens: int = 4096
+    exit: ExitPolicy | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "batch_size", "prefill_tokens"):

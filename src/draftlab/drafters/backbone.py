@@ -55,6 +55,8 @@ class BlockDrafter(LayeredDrafter):
             without a confidence head, or exits that are none.
     """
 
+    can_sit_out = True
+
     def __init__(
         self,
         spec: TargetSpec,
@@ -174,8 +176,8 @@ class BlockDrafter(LayeredDrafter):
         if len(rows) == 0:
             laws = self.norm.weight.new_zeros(len(context.anchor), 0, self.draft_vocab_size)
             nothing = context.anchor.new_zeros(len(context.anchor), 0)
-            lengths = torch.zeros_like(context.anchor)
-            return Proposal(nothing, laws, self.draft_ids, laws[..., 0:1].squeeze(-1).float(), lengths, lengths)
+            confidence = nothing.float() if self.has_confidence else None
+            return Proposal(nothing, laws, self.draft_ids, confidence, context.anchor * 0, context.anchor * 0)
         anchor = context.anchor[rows]
         depths = self._run_to_exits(context, cache, rows, leaving_out.survival)
         hidden, read = depths.hidden[:, :num_tokens], depths.confidence_hidden[:, :num_tokens]

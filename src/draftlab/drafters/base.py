@@ -50,6 +50,7 @@ class Drafter(nn.Module, ABC):
     draft_ids: Tensor | None  # [W] int64, ascending ids of the target's vocabulary
     lm_head: nn.Parameter | None  # [W, D]; starts as the target's rows, see attach
     exit_layers: tuple[int, ...] = ()  # layers after which a block may stop, see draftlab.drafters.exits
+    can_sit_out = False  # whether propose takes leaving_out, as of rows that do not draft
     reads_last_hidden = False  # whether the target's last hidden states are context, too, not only what teaches
 
     def __init__(
