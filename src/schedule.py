@@ -1,6 +1,11 @@
 """Schedule verification on this machine: measure it, and serve with it.
 
     python src/schedule.py profile run=outputs/demo        SPS of the target and of drafting: sps.json, draft_sps.json
+    python src/schedule.py serve run=outputs/demo schedule=early_stop concurrency=[1,2,4,8]
+    python src/schedule.py serve experiment=pareto run=outputs/demo mtp=outputs/mtp       several cells, in turns
+
+``serve`` answers prompts with an engine in this process under so many users at a time and writes steps.parquet,
+requests.parquet, summary.csv and figures into serve.folder. It is for experiments; production means exporting to an engine.
 
 Stop it at any moment; the same command goes on with what was not finished.
 """
@@ -8,6 +13,7 @@ Stop it at any moment; the same command goes on with what was not finished.
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from pathlib import Path
 
@@ -17,9 +23,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
 from draftlab.decode.budget import DRAFT_SPS, SPS
+from draftlab.decode.suites import find_benchmarks
 from draftlab.decode.trained import open_drafter
+from draftlab.report.measured import show_serving, summary_table
+from draftlab.report.serving import About
 from draftlab.report.throughput import show_profile
+from draftlab.sampling import Sampling
+from draftlab.serving.cells import read_plans
+from draftlab.serving.measured import ServeSettings
 from draftlab.serving.profile import DRAFTER, TARGET, ProfileSettings, profile, tables
+from draftlab.serving.stage import ServeOptions, serve
 from draftlab.target import find_device
 
 
@@ -38,6 +51,28 @@ def run_profile(cfg: DictConfig) -> None:
     print(f"tables: {folder / SPS} and {folder / DRAFT_SPS}; all passes: {folder / 'profile.csv'}")
 
 
+def run_serve(cfg: DictConfig) -> None:
+    """Measure the cells of ``cfg`` under load, print and draw them."""
+    trained, options = open_drafter(cfg.run, cfg.checkpoint), serve_options(cfg)
+    plans = read_plans(hydra.utils.instantiate(cfg.cells, _convert_="all"))
+    benchmarks = find_benchmarks(cfg.prompts_dir, cfg.benchmarks, cfg.domains, cfg.limit, cfg.seed)
+    steps, requests = serve(trained, cfg.run, plans, benchmarks, options, machine(cfg.device))
+    command = shlex.join(["python", "src/schedule.py", *sys.argv[1:]])
+    text = "A real target in this process under a closed loop of users, all cells in turns on one machine."
+    about = About("measured", text, {"run": cfg.run, **machine(cfg.device)}, command)
+    show_serving(summary_table(steps, requests), options.folder, about)
+
+
+def serve_options(cfg: DictConfig) -> ServeOptions:
+    """The settings of stage ``serve`` among the keys of ``cfg``."""
+    given = OmegaConf.to_container(cfg.serve, resolve=True)
+    sampling = Sampling(**{name: given.pop(name) for name in ("temperature", "top_k", "top_p", "min_p")})
+    timing = ServeSettings(**{name: given.pop(name) for name in ("turns", "seconds", "warm_up")})
+    concurrency = OmegaConf.to_container(cfg)["concurrency"]
+    folder = Path(given.pop("folder"))
+    return ServeOptions(folder, concurrency, sampling, timing=timing, seed=cfg.seed, sps=cfg.sps, **given)
+
+
 def machine(device: str) -> dict[str, str | int]:
     """What a speed depends on, besides models and sizes."""
     found = torch.device(find_device(device))
@@ -45,17 +80,17 @@ def machine(device: str) -> dict[str, str | int]:
     return {"device": found.type, "machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-STAGES = {"profile": run_profile}
+STAGES = {"profile": run_profile, "serve": run_serve}
 
 
 @hydra.main(config_path="../conf", config_name="schedule", version_base="1.3")
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
-    if OmegaConf.is_missing(cfg, "stage") or cfg.stage not in STAGES:
-        got = "none" if OmegaConf.is_missing(cfg, "stage") else repr(cfg.stage)
+    if cfg.stage not in STAGES:
+        got = repr(cfg.stage) if cfg.stage is not None else "none"
         raise ValueError(f"the stage, the first word of the command, must be one of {', '.join(STAGES)}; got {got}")
-    if OmegaConf.is_missing(cfg, "run"):
+    if cfg.run is None:
         raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
     STAGES[cfg.stage](cfg)
 
