@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,19 @@ def test_a_run_is_evaluated_on_a_folder_of_prompts_into_rounds_outputs_and_a_rep
     assert [speed["prompts"] for speed in stated["speed"]] == [2, 2]
     assert stated["command"] == "python src/evaluate.py run=x"
     assert not (run / "evaluation.partial").exists()
+
+
+def test_a_schedule_verifies_prefixes_only_and_stands_in_the_evaluation(evaluate, run, prompts, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    words = [f"prompts_dir={prompts}", "limit=2", "temperatures=[0.0]"]
+    evaluate.evaluate_run(copy, config(*words, "schedule=threshold", "schedule.value=1.0"))
+    rounds = pd.read_parquet(copy / "rounds.parquet")
+    assert (rounds.proposed == 0).all() and (rounds.committed == 1).all()
+    stated = json.loads((copy / "evaluation.json").read_text())
+    assert stated["settings"]["schedule"]["scheduler"] == "Threshold" and stated["settings"]["schedule"]["lossless"]
+    assert stated["speed"][0]["identical_outputs"] == 2
+    with pytest.raises(ValueError, match=r"schedule\.py profile"):
+        evaluate.evaluate_run(copy, config(*words, "schedule=early_stop"))
 
 
 def test_the_builtin_held_out_prompts_are_the_default(evaluate):

@@ -86,6 +86,7 @@ def test_cells_are_served_in_turns_and_a_whole_experiment_is_not_measured_again(
         (["serve", "RUN", "serve.warm_up=99"], "serve.warm_up"),
         (["serve", "RUN", "schedule=fixed", "schedule.length=9"], "schedule.length is 9"),
         (["serve", "RUN", "schedule=fixed", "serve.max_new_tokens=99999"], "positions"),
+        (["serve", "RUN", "experiment=pareto"], "cells.mtp1 has no run"),
         (["serve", "RUN", "+cells.a.speed=1"], "cells.a"),
         (["serve", "RUN", "schedule=fixed", "cells.drafter.block_size=2"], "block_size 2"),
     ],

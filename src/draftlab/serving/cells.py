@@ -93,7 +93,7 @@ def read_plans(cells: Mapping[str, Mapping[str, Any] | None]) -> list[Plan]:
     """Plans from a mapping of names to their settings (built objects); a cell set to null is left out.
 
     Raises:
-        ValueError: an unknown key, or a name that is no file name.
+        ValueError: an unknown key, a name that is no file name, or a schedule without a run to draft.
     """
     plans = []
     for name, given in cells.items():
@@ -105,7 +105,13 @@ def read_plans(cells: Mapping[str, Mapping[str, Any] | None]) -> list[Plan]:
                 f"cells.{name}: expected letters, digits and _ for the name, and the keys run, block_size and schedule; got "
                 f"{', '.join(map(str, given))}"
             )
-        plans.append(Plan(name, **given))
+        plan = Plan(name, **given)
+        if plan.run is None and (plan.block_size is not None or plan.schedule is not None):
+            raise ValueError(
+                f"cells.{name} has no run to draft with; name its folder (mtp=FOLDER, or cells.{name}.run=FOLDER), or take the "
+                f"cell out with cells.{name}=null"
+            )
+        plans.append(plan)
     return plans
 
 
