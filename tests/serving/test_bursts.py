@@ -9,7 +9,7 @@ import pytest
 from draftlab.scheduling import Asynchronous, EarlyStop, Fixed, GlobalSearch, Throughput
 from draftlab.serving.bursts import CHOICE, EARLY_STOP, ORACLE, SMOOTH, SPEED, Watched, recommendation, regret_table
 from draftlab.serving.costs import Costs, staircase
-from draftlab.serving.experiment import BurstStudy, Drafter, Load, simulate_bursts
+from draftlab.serving.simulated import BurstStudy, Drafter, TrafficPlan, simulate_bursts
 from draftlab.serving.traces import SyntheticTrace
 
 TABLE = Throughput([1, 2, 3], [1.0, 0.8, 0.4])
@@ -39,7 +39,7 @@ def test_the_oracle_regrets_nothing_and_nobody_gains_on_it():
 
 def study(tmp_path, lags=(1, 16), burstiness=(1.0, 100.0)):
     trace = SyntheticTrace([0.85, 0.8, 0.77], 0.8, 1.0)
-    load = Load("bursts", requests=700, mean_tokens=40, share=0.1, dwell=0.2, capacity=512)
+    load = TrafficPlan("bursts", requests=700, mean_tokens=40, share=0.1, dwell=0.2, capacity=512)
     drafter = Drafter(trace, Costs([1, 512], [0.001, 0.003], 0.001))
     return simulate_bursts(
         drafter, staircase(4096, 0.02, 64, 16), load, BurstStudy(burstiness, lags, [0], 15.0), tmp_path

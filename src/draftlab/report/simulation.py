@@ -19,7 +19,7 @@ from draftlab.report.serving import About, write_bursts, write_serving
 from draftlab.report.tables import console
 from draftlab.scheduling import Scheduler, Throughput
 from draftlab.serving.bursts import recommendation, regret_table
-from draftlab.serving.experiment import BurstStudy, Drafter, Load, make_lines, simulate_bursts, simulate_load
+from draftlab.serving.simulated import BurstStudy, Drafter, TrafficPlan, make_lines, simulate_bursts, simulate_load
 from draftlab.serving.study import mean_over_seeds
 
 # Settings that say which cells there are, or how they are shown: more of them, or others, keep the cells that are done.
@@ -43,7 +43,7 @@ class LoadExperiment:
     """
 
     table: Throughput
-    traffic: Load
+    traffic: TrafficPlan
     loads: Sequence[float]
     seeds: Sequence[int]
     drafters: Mapping[str, Drafter]
@@ -75,7 +75,7 @@ class BurstExperiment:
     """
 
     table: Throughput
-    traffic: Load
+    traffic: TrafficPlan
     drafter: Drafter
     study: BurstStudy
     tolerance: float = 0.02

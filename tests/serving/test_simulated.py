@@ -7,7 +7,7 @@ import pytest
 
 from draftlab.scheduling import Asynchronous, Fixed
 from draftlab.serving.costs import Costs, staircase
-from draftlab.serving.experiment import Line, Load, at_load, simulate_load
+from draftlab.serving.simulated import Line, TrafficPlan, at_load, simulate_load
 from draftlab.serving.simulator import Simulation
 from draftlab.serving.traces import NoDrafter, SyntheticTrace
 
@@ -19,22 +19,22 @@ LINES = [
 
 
 def test_the_same_load_and_seed_serve_every_line_the_same_requests():
-    load = Load("bursts", requests=50)
+    load = TrafficPlan("bursts", requests=50)
     first, second, other = load.traffic(2.0, 0), load.traffic(2.0, 0), load.traffic(2.0, 1)
     assert np.array_equal(first.arrival, second.arrival) and np.array_equal(first.tokens, second.tokens)
     assert not np.array_equal(first.tokens, other.tokens)
 
 
 def test_a_load_is_users_a_rate_a_batch_or_how_fast_a_trace_is_replayed(tmp_path):
-    assert Load("closed", requests=5, rounds=4).traffic(8, 0).users == 8
-    assert len(Load("closed", requests=5, rounds=4).traffic(8, 0)) == 32
-    assert Load("poisson", requests=2000).traffic(4.0, 0).arrival[-1] == pytest.approx(500, rel=0.1)
-    batches = Load("rollouts", requests=5, rounds=2, period=9.0).traffic(4, 0)
+    assert TrafficPlan("closed", requests=5, rounds=4).traffic(8, 0).users == 8
+    assert len(TrafficPlan("closed", requests=5, rounds=4).traffic(8, 0)) == 32
+    assert TrafficPlan("poisson", requests=2000).traffic(4.0, 0).arrival[-1] == pytest.approx(500, rel=0.1)
+    batches = TrafficPlan("rollouts", requests=5, rounds=2, period=9.0).traffic(4, 0)
     assert batches.arrival.tolist() == [0.0] * 4 + [9.0] * 4
     path = tmp_path / "trace.csv"
     path.write_text("arrival,tokens,domain\n0,5,chat\n6,7,chat\n", encoding="utf-8")
-    assert Load(str(path)).traffic(2.0, 0).arrival.tolist() == [0.0, 3.0]
-    assert [Load(kind).column for kind in ("closed", "poisson", "rollouts", str(path))] == [
+    assert TrafficPlan(str(path)).traffic(2.0, 0).arrival.tolist() == [0.0, 3.0]
+    assert [TrafficPlan(kind).column for kind in ("closed", "poisson", "rollouts", str(path))] == [
         "users",
         "rate",
         "batch",
@@ -56,11 +56,11 @@ def test_a_load_is_users_a_rate_a_batch_or_how_fast_a_trace_is_replayed(tmp_path
 )
 def test_a_load_that_cannot_be_is_refused_at_construction(settings, message):
     with pytest.raises(ValueError, match=message):
-        Load(**settings)
+        TrafficPlan(**settings)
 
 
 def test_what_comes_after_the_last_join_does_not_count_and_rollouts_count_to_their_end():
-    load = Load("closed", requests=60, mean_tokens=20, spread=0.3)
+    load = TrafficPlan("closed", requests=60, mean_tokens=20, spread=0.3)
     run = Simulation(NoDrafter(), TABLE, Costs(), 8).run(load.traffic(8, 0), Fixed(), 0)
     steps, served, warm_up = at_load(*run, load)
     last = max(request.joined for request in run[1])
@@ -68,11 +68,11 @@ def test_what_comes_after_the_last_join_does_not_count_and_rollouts_count_to_the
     assert set(full) == {8} and steps[-1].start <= last < run[0][-1].start
     assert len(served) == sum(request.finished <= last for request in run[1]) < 60
     assert warm_up == pytest.approx(0.1 * steps[-1].start)
-    assert len(at_load(*run, Load("rollouts"))[0]) == len(run[0])
+    assert len(at_load(*run, TrafficPlan("rollouts"))[0]) == len(run[0])
 
 
 def test_every_line_is_simulated_at_every_load(tmp_path):
-    load = Load("closed", requests=40, mean_tokens=20)
+    load = TrafficPlan("closed", requests=40, mean_tokens=20)
     rows = simulate_load(LINES, TABLE, load, [1, 8], [0, 1], tmp_path)
     assert len(rows) == 8 and rows[["drafter", "users", "seed"]].iloc[0].tolist() == ["none", 1, 0]
     none = rows[rows["drafter"] == "none"]
@@ -81,7 +81,7 @@ def test_every_line_is_simulated_at_every_load(tmp_path):
 
 
 def test_lines_of_one_name_no_loads_and_a_load_of_nothing_are_refused(tmp_path):
-    load = Load("closed", requests=40)
+    load = TrafficPlan("closed", requests=40)
     for lines, loads, seeds in ((LINES[:1] * 2, [1], [0]), (LINES, [], [0]), (LINES, [1], []), ([], [1], [0])):
         with pytest.raises(ValueError, match="a simulation needs lines"):
             simulate_load(lines, TABLE, load, loads, seeds, tmp_path)

@@ -6,7 +6,7 @@
 
 The cells of one load and seed serve the same requests, of the same difficulties. It knows nothing of pictures.
 
-    rows = simulate_load(lines, table, Load("closed", requests=2000), loads=[1, 8, 64], seeds=[0], folder=Path("outputs/load"))
+    rows = simulate_load(lines, table, TrafficPlan("closed"), loads=[1, 8, 64], seeds=[0], folder=Path("outputs/load"))
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def make_lines(
 
 
 @dataclass(frozen=True)
-class Load:
+class TrafficPlan:
     """What is served at a load.
 
     Args:
@@ -141,7 +141,9 @@ class Load:
         return Traffic(tokens, rollouts(many, whole, self.period))
 
 
-def at_load(steps: Sequence[Step], served: Sequence[Served], load: Load) -> tuple[list[Step], list[Served], float]:
+def at_load(
+    steps: Sequence[Step], served: Sequence[Served], load: TrafficPlan
+) -> tuple[list[Step], list[Served], float]:
     """What counts of a cell, and seconds of warm-up: nothing after the last request joined, when the load falls off.
 
     Rollouts count to their end: that the load falls off is what they are about.
@@ -154,7 +156,7 @@ def at_load(steps: Sequence[Step], served: Sequence[Served], load: Load) -> tupl
     return list(steps), list(served), first + load.warm_up * (steps[-1].start - first)
 
 
-def serve(line: Line, table: Throughput, load: Load, value: float, seed: int) -> dict[str, Any]:
+def serve(line: Line, table: Throughput, load: TrafficPlan, value: float, seed: int) -> dict[str, Any]:
     """The figures of one cell."""
     simulation = Simulation(line.trace, table, line.costs, load.capacity)
     steps, served, warm_up = at_load(*simulation.run(load.traffic(value, seed), line.policy, seed), load)
@@ -164,7 +166,7 @@ def serve(line: Line, table: Throughput, load: Load, value: float, seed: int) ->
 def simulate_load(
     lines: Sequence[Line],
     table: Throughput,
-    load: Load,
+    load: TrafficPlan,
     loads: Sequence[float],
     seeds: Sequence[int],
     folder: Path,
@@ -224,7 +226,7 @@ class BurstStudy:
 def simulate_bursts(
     drafter: Drafter,
     table: Throughput,
-    load: Load,
+    load: TrafficPlan,
     study: BurstStudy,
     folder: Path,
     identity: Mapping[str, Any] | None = None,
@@ -249,7 +251,7 @@ def simulate_bursts(
         keys = cell.keys
         watched = Watched(policies[keys["scheduler"]][1])
         line = Line("", keys["scheduler"], drafter.trace, drafter.costs, watched)
-        wild = Load(**{**asdict(load), "kind": BURSTS, "burstiness": keys["burstiness"]})
+        wild = TrafficPlan(**{**asdict(load), "kind": BURSTS, "burstiness": keys["burstiness"]})
         return {**serve(line, table, wild, study.rate, keys["seed"]), CHOICE: watched.regret}
 
     common = _identity({"": drafter.trace}, table, load, {"rate": study.rate, **(identity or {})})
@@ -257,7 +259,7 @@ def simulate_bursts(
 
 
 def _identity(
-    traces: Mapping[str, Trace], table: Throughput, load: Load, more: Mapping[str, Any] | None
+    traces: Mapping[str, Trace], table: Throughput, load: TrafficPlan, more: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What cells of one folder have in common; their own values stand in their names."""
     steps = {"tokens": table.batch_tokens.tolist(), "steps_per_second": [round(v, 9) for v in table.steps_per_second]}
