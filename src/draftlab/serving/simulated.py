@@ -23,7 +23,7 @@ from draftlab.scheduling import Asynchronous, EarlyStop, GlobalSearch, Scheduler
 from draftlab.serving.bursts import CHOICE, EARLY_STOP, ORACLE, SMOOTH, Watched
 from draftlab.serving.costs import Costs
 from draftlab.serving.records import Served, Step, summarise
-from draftlab.serving.simulator import Simulation
+from draftlab.serving.simulator import Simulation, until_last_join
 from draftlab.serving.study import Cell, run_cells
 from draftlab.serving.traces import RecordedTrace, SyntheticTrace, Trace
 from draftlab.serving.traffic import Traffic, answer_lengths, bursts, poisson, read_trace, rollouts
@@ -148,10 +148,8 @@ def at_load(
 
     Rollouts count to their end: that the load falls off is what they are about.
     """
-    last = max(request.joined for request in served)
-    if load.kind != ROLLOUTS and any(request.finished <= last for request in served):
-        steps = [step for step in steps if step.start <= last]
-        served = [request for request in served if request.finished <= last]
+    if load.kind != ROLLOUTS:
+        steps, served = until_last_join(steps, served)
     first = steps[0].start
     return list(steps), list(served), first + load.warm_up * (steps[-1].start - first)
 

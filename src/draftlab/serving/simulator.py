@@ -15,7 +15,7 @@ joining request is read whole before the step goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,8 @@ Advance = Callable[[int, int], None]  # (finished requests, their tokens)
 class Simulation:
     """A drafter's ``trace`` on a machine: its SPS ``table`` and ``costs``, and requests at a time (``capacity``).
 
+    ``decides_by`` is what schedulers are shown instead of the table that the clock goes by, where the two differ.
+
     Raises:
         ValueError: a capacity below 1.
     """
@@ -41,6 +43,7 @@ class Simulation:
     table: Throughput
     costs: Costs
     capacity: int = 256
+    decides_by: Throughput | None = None
 
     def __post_init__(self) -> None:
         if self.capacity < 1:
@@ -84,7 +87,7 @@ class Simulation:
         lengths = accepted = np.zeros(rows, dtype=np.int64)
         if drafts:
             confidence, reach, batch.state[batch.ids] = self.trace.round(batch.state[batch.ids], generator)
-            lengths = scheduler(confidence, self.table)
+            lengths = scheduler(confidence, self.decides_by or self.table)
             if rows and lengths.max() > gamma:
                 raise ValueError(
                     f"{type(scheduler).__name__} asks for {int(lengths.max())} tokens of a block of {gamma} (gamma)"
@@ -107,6 +110,16 @@ class Simulation:
         )
         clock.now = start + step.seconds + self.costs.between
         return step, finished + batch.commit(left - committed, clock.now)
+
+
+def until_last_join(steps: Sequence[Step], served: Sequence[Served]) -> tuple[list[Step], list[Served]]:
+    """Steps and finished requests up to the last request that joined: after it the load falls off.
+
+    All of them, if nobody had finished by then.
+    """
+    last = max(request.joined for request in served)
+    finished = [request for request in served if request.finished <= last]
+    return ([step for step in steps if step.start <= last], finished) if finished else (list(steps), list(served))
 
 
 class _Clock:

@@ -18,7 +18,7 @@ import pandas as pd
 from draftlab.scheduling import Scheduler, Throughput
 from draftlab.serving.costs import measured_costs, measured_table
 from draftlab.serving.records import Served, Step, summarise
-from draftlab.serving.simulator import Simulation
+from draftlab.serving.simulator import Simulation, until_last_join
 from draftlab.serving.traces import Trace
 from draftlab.serving.traffic import Traffic
 
@@ -44,13 +44,17 @@ def hold_against(
     scheduler: Scheduler,
     users: int | None = None,
     table: Throughput | None = None,
+    decides_by: Throughput | None = None,
 ) -> pd.DataFrame:
     """The figures of an engine's cell and of its simulation, a row a figure: engine, simulated, ratio.
+
+    Of both, what comes after the last join is left out: an engine that was stopped has requests that never finished.
 
     Args:
         steps, served: what the engine left. trace: of the drafter that it ran, on the same prompts.
         scheduler: the engine's, or another one like it; it is reset. users: of a closed loop, None for an open one.
-        table: measured; None: the one that the engine's own passes make.
+        table: measured; None: the one that the engine's own passes make. decides_by: the one that the engine's scheduler
+            was shown, where that is another.
 
     Raises:
         ValueError: nothing to compare, or a domain that the trace does not have.
@@ -58,6 +62,7 @@ def hold_against(
     table = table or measured_table(steps)
     costs = measured_costs(steps, served)
     capacity = max(max(step.requests for step in steps), 1)
-    simulated = Simulation(trace, table, costs, capacity).run(traffic_of(served, users), scheduler, seed=0)
-    figures = pd.DataFrame({"engine": summarise(steps, served), "simulated": summarise(*simulated)})
+    simulated = Simulation(trace, table, costs, capacity, decides_by).run(traffic_of(served, users), scheduler, seed=0)
+    engine, ours = (summarise(*until_last_join(*run)) for run in ((steps, served), simulated))
+    figures = pd.DataFrame({"engine": engine, "simulated": ours})
     return figures.assign(ratio=figures["simulated"] / figures["engine"])
