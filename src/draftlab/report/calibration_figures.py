@@ -72,6 +72,8 @@ def _draw_diagram(panel: Axes, rows: pd.DataFrame, errors: pd.Series) -> None:
         text = f"{when} STS: ECE {errors[when]:.1%}"
         place = {"color": colour, "fontsize": 9.5, "fontweight": "bold", "transform": panel.transAxes}
         panel.text(0.035, 0.945 - 0.075 * line, text, va="center", **place)
+    if not (rows["count"] >= FEWEST).any():
+        panel.text(0.5, 0.45, f"fewer than {FEWEST}\nrounds a bin", ha="center", color=MUTED, transform=panel.transAxes)
     panel.set(xlim=(0, 1), ylim=(0, 1.02))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 

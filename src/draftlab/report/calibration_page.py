@@ -27,8 +27,6 @@ from draftlab.report.threshold import PAPER, PAPER_ENDS, falls, sweep_table
 PAGE = "calibration.html"
 NAMES = {CONFIDENCE: "confidence head", DRAFT_TOP: "draft law's top probability", EXPECTED: "ceiling c*"}
 MEASURES = {"roc_auc": "ROC-AUC", "ece": "ECE", "nll": "NLL"}
-ENOUGH = 2000  # slots from which a position's figures are held against the goal
-GOAL_AUC, GOAL_ECE = 0.80, 0.015
 INTERVALS = "In brackets: 95 % bootstrap over prompts."
 
 
@@ -78,8 +76,8 @@ def _cards(study: Study) -> list[dict[str, str]]:
         if row is not None:
             cards.append({"value": f"{row['roc_auc']:.3f}", "label": f"ROC-AUC at position 1: {label}"})
     before, after = (pick(study, source, SURVIVAL, 1, when) for when in (BEFORE, AFTER))
-    text = f"survival ECE at position 1 after STS (before: {before['ece']:.1%}, floor {after['ece_floor']:.1%})"
-    return [*cards, {"value": f"{after['ece']:.1%}", "label": text}]
+    text = f"survival ECE at position 1 after STS (before: {percent(before['ece'])}, floor {percent(after['ece_floor'])})"
+    return [*cards, {"value": percent(after["ece"]), "label": text}]
 
 
 def pick(study: Study, source: str, reading: str, position: int, when: str) -> pd.Series | None:
@@ -93,6 +91,11 @@ def pick(study: Study, source: str, reading: str, position: int, when: str) -> p
         & (rows["when"] == when)
     ]
     return found.iloc[0] if len(found) else None
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share as text; NaN is a dash."""
+    return "–" if np.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def own_measures(study: Study) -> pd.DataFrame:
@@ -144,7 +147,7 @@ def ece_rows(study: Study) -> dict:
                 f"{after['count']:,.0f}",
                 *(with_interval(row, "ece", 2, percent=True) for row in (before, after)),
             ]
-            cells.append("–" if np.isnan(after["ece_floor"]) else f"{after['ece_floor']:.1%}")
+            cells.append(percent(after["ece_floor"]))
         rows.append(cells)
     heads = [
         f"{reading} {what}"
@@ -194,7 +197,7 @@ def _threshold_section(sweep: pd.DataFrame, images: dict[str, str]) -> dict:
     rows = []
     for name, part in sweep.groupby("domain", sort=False):
         ends = [part[np.isclose(part["threshold"], value)].iloc[0] for value in PAPER_ENDS]
-        paper = [f"{value:.1%}" for value in PAPER[name]] if name in PAPER else ["–", "–"]
+        paper = [percent(value) for value in PAPER[name]] if name in PAPER else ["–", "–"]
         rate = [with_interval(row, "acceptance_rate", 2, percent=True) for row in ends]
         rows.append([name, f"{ends[0]['rounds']:,}", rate[0], paper[0], rate[1], paper[1]])
         rows[-1] += [with_interval(row, column) for column in ("accepted", "rejected") for row in ends]
@@ -223,7 +226,7 @@ def _transfer_section(study: Study) -> dict | None:
         by = part.set_index("tested")
         rows.append([name, *(with_interval(by.loc[other], "ece_survival", 3, percent=True) for other in tested)])
     floors = cells.drop_duplicates("tested").set_index("tested")["ece_floor"]
-    rows.append(["floor", *(f"{floors[other]:.2%}" for other in tested)])
+    rows.append(["floor", *(percent(floors[other], 2) for other in tested)])
     reasons = [
         f"{row['fitted']}: {row['reason']}" for _, row in cells.drop_duplicates("fitted").iterrows() if row["reason"]
     ]
@@ -244,7 +247,7 @@ def _drift_section(study: Study) -> dict | None:
         cells = [with_interval(row, "ece_survival", 3, percent=True) for _, row in part.iterrows()]
         first = part.iloc[0]
         cells += [
-            "–" if np.isnan(first["ece_floor"]) else f"{first['ece_floor']:.2%}",
+            percent(first["ece_floor"], 2),
             with_interval(first, "roc_auc_1", 3),
         ]
         rows.append([f"{sampling:g}", f"{first['rounds']:,}", *cells])
