@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from torch import nn
 
+from draftlab.decode.evaluation import described
 from draftlab.decode.trained import open_drafter, read_run_config
 from draftlab.target.products import FrozenLinear
 from draftlab.training.build import build
@@ -146,3 +147,12 @@ def test_an_opened_drafter_multiplies_as_a_frozen_target_does_and_stays_the_same
     trained = load_drafter(opened.checkpoint, build(read_run_config(run)).drafter)
     assert opened.drafter.state_dict().keys() == trained.state_dict().keys()
     assert opened.identity["parameters"] == sum(parameter.numel() for parameter in trained.parameters())
+
+
+def test_an_exit_policy_is_read_and_one_that_is_off_changes_nothing(evaluate):
+    cfg = composed("evaluate", ["run=x", "exit.survival=0.3", "exit.rest=2"])
+    settings = evaluate.read_settings(cfg)
+    assert (settings.exit.survival, settings.exit.accepted, settings.exit.rest) == (0.3, None, 2)
+    assert settings.decode(1.0, ()).exit == settings.exit
+    off = evaluate.read_settings(composed("evaluate", ["run=x"]))
+    assert off.exit is None and "exit" not in described(off) and described(settings)["exit"]["survival"] == 0.3
