@@ -32,6 +32,7 @@ from draftlab.sampling import Sampling
 
 DEFAULTS = {
     "run": "outputs/exits",
+    "checkpoint": "best",  # best, last, or the path of a .ckpt file
     "out": None,  # null: exits/ in the run folder
     "survival": [0.1, 0.2, 0.3, 0.4, 0.6, 1.0],  # thresholds of exit.survival
     "accepted": [0.2, 0.4],  # thresholds of exit.accepted
@@ -116,7 +117,7 @@ def main() -> None:
     """Read key=value arguments, decode, write, print."""
     cfg = arguments(DEFAULTS)
     chosen = policies(cfg)
-    trained = open_drafter(cfg.run)
+    trained = open_drafter(cfg.run, cfg.checkpoint)
     for policy in filter(None, chosen.values()):
         policy.check(trained.drafter)
     out = Path(cfg.out or Path(cfg.run) / "exits")

@@ -41,12 +41,16 @@ def test_one_prompt_has_no_interval():
     assert table["accepted_length_low"].isna().all() and table["accepted_length"].notna().all()
 
 
-def test_policies_that_cannot_be_compared_are_refused():
+def test_a_prompt_without_a_round_under_one_policy_adds_nothing_to_it():
+    rounds, seconds = tables()
+    early = saving_table(rounds.iloc[:-1], seconds, 4).set_index("policy").loc["c < 0.5"]
+    assert early["accepted_length"] == 5 / 3 and early["rounds"] == 3 and early["sat_out"] == 0
+
+
+def test_without_drafting_to_the_end_there_is_nothing_to_compare_with():
     rounds, seconds = tables()
     with pytest.raises(ValueError, match="expected rounds of the policy 'to the end'"):
         saving_table(rounds[rounds["policy"] != WHOLE], seconds, 4)
-    with pytest.raises(ValueError, match="same prompts"):
-        saving_table(rounds.iloc[:-1], seconds, 4)
 
 
 def test_the_figure_has_a_mark_for_every_policy():
