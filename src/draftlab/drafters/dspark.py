@@ -32,7 +32,8 @@ class DSpark(BlockDrafter):
         exits: layers after which a block may stop (:mod:`draftlab.drafters.exits`); none: it never does.
         draft_vocab_size: W of a reduced draft vocabulary; None drafts over the whole one.
         train_head: train a copy of the target's LM head, which starts as it is; False: the frozen head itself.
-        num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's.
+        num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's. ``style``: what
+            they do beside (:class:`draftlab.drafters.layers.LayerStyle`); None: as Qwen3.
 
     Raises:
         ValueError: sizes that do not fit together, named with what to do.

@@ -56,7 +56,8 @@ class Eagle3(ChainDrafter):
         draft_vocab_size: W of a reduced draft vocabulary; None drafts over the whole one.
         train_head: train a copy of the target's LM head; False: the frozen head itself.
         qk_norm: per-head norms on queries and keys; engines expect none.
-        num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's.
+        num_heads, num_kv_heads, head_dim, intermediate_size: of the draft layers; None takes the target's. ``style``: what
+            they do beside (:class:`draftlab.drafters.layers.LayerStyle`); None: as Qwen3.
 
     Raises:
         ValueError: any head but ``none``, the 1+N layout, or sizes that do not fit together.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from draftlab.blocks import BlockSpec
 from draftlab.drafters.base import Drafter
 from draftlab.drafters.cache import DraftCache
-from draftlab.drafters.layers import DraftLayer, LayerSizes, RMSNorm, Rotation, rotation
+from draftlab.drafters.layers import DraftLayer, LayerSizes, LayerStyle, RMSNorm, Rotation, rotation
 from draftlab.heads import Head
 from draftlab.target.spec import TargetSpec
 
@@ -38,6 +38,7 @@ class LayeredDrafter(Drafter):
         spec, block, head, confidence_head, draft_vocab_size, train_head: see :class:`draftlab.drafters.base.Drafter`.
         num_layers: draft layers.
         qk_norm: whether attention norms each head's queries and keys.
+        style: what else a layer does; None: as Qwen3.
         sizes: num_heads, num_kv_heads, head_dim, intermediate_size; what is missing or None is taken from the target.
 
     Raises:
@@ -58,11 +59,12 @@ class LayeredDrafter(Drafter):
         num_layers: int,
         train_head: bool = False,
         qk_norm: bool = True,
+        style: LayerStyle | None = None,
         **sizes: int | None,
     ) -> None:
         if num_layers < 1:
             raise ValueError(f"drafter.num_layers must be at least 1, got {num_layers}")
-        layer_sizes = _layer_sizes(spec, qk_norm, sizes)
+        layer_sizes = _layer_sizes(spec, qk_norm, style or LayerStyle(), sizes)
         super().__init__(spec, block, head, confidence_head, draft_vocab_size, train_head)
         self.sizes = layer_sizes
 
@@ -111,7 +113,7 @@ class LayeredDrafter(Drafter):
         return self.ends.embed(ids).to(self.norm.weight.dtype)
 
     def _rotation(self, positions: Tensor) -> Rotation:
-        return rotation(positions, self.sizes.head_dim, self.spec.rope_theta)
+        return rotation(positions, self.sizes.head_dim, self.spec.rope_theta, self.sizes.style.rotary_share)
 
     def _check_features(self, features: Tensor | None) -> None:
         if features is None:
@@ -124,7 +126,7 @@ class LayeredDrafter(Drafter):
             )
 
 
-def _layer_sizes(spec: TargetSpec, qk_norm: bool, sizes: dict[str, int | None]) -> LayerSizes:
+def _layer_sizes(spec: TargetSpec, qk_norm: bool, style: LayerStyle, sizes: dict[str, int | None]) -> LayerSizes:
     """The sizes given, and the target's for the rest."""
     unknown = sorted(set(sizes) - set(SIZES))
     if "exits" in unknown:
@@ -134,4 +136,6 @@ def _layer_sizes(spec: TargetSpec, qk_norm: bool, sizes: dict[str, int | None]) 
     if unknown:
         raise ValueError(f"unknown drafter setting {', '.join(unknown)}; layer sizes are {', '.join(SIZES)}")
     chosen = {name: getattr(spec, name) if sizes.get(name) is None else sizes[name] for name in SIZES}
-    return LayerSizes(hidden_size=spec.hidden_size, rms_norm_eps=spec.rms_norm_eps, qk_norm=qk_norm, **chosen)
+    return LayerSizes(
+        hidden_size=spec.hidden_size, rms_norm_eps=spec.rms_norm_eps, qk_norm=qk_norm, style=style, **chosen
+    )

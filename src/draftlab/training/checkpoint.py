@@ -13,13 +13,17 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from draftlab.drafters.layers import LayerStyle
+
 PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
-ADDED_LATER = {"confidence_input": "normed", "exits": []}  # what a checkpoint means that does not name the key
+# What a checkpoint means that does not name the key.
+ADDED_LATER = {"confidence_input": "normed", "exits": [], "style": {}}
 BEST = "best"  # how the name of a checkpoint begins that was chosen by validation
 
 
@@ -40,7 +44,15 @@ def describe(drafter) -> dict[str, Any]:
         "block_size": block.block_size,
         "sample_from_anchor": block.sample_from_anchor,
         "draft_vocab_size": drafter.draft_vocab_size,
+        **_style(drafter),
     }
+
+
+def _style(drafter) -> dict[str, Any]:
+    """In what the draft layers are not Qwen3's, which names and shapes of tensors do not tell; nothing where they are."""
+    fields = asdict(drafter.sizes.style) if hasattr(drafter, "sizes") else {}
+    other = {name: value for name, value in fields.items() if value != getattr(LayerStyle, name)}
+    return {"style": other} if other else {}
 
 
 def require_same(drafter, found: Mapping[str, Any], what: str) -> None:
@@ -53,7 +65,7 @@ def require_same(drafter, found: Mapping[str, Any], what: str) -> None:
         raise ValueError(
             f"{what} does not say which target and block layout it was trained for; it is not one of DraftLab's"
         )
-    expected, found = describe(drafter), ADDED_LATER | dict(found)
+    expected, found = ADDED_LATER | describe(drafter), ADDED_LATER | dict(found)
     different = [
         f"{key}: expected {expected[key]!r}, found {found.get(key)!r}"
         for key in expected
