@@ -15,7 +15,7 @@ ORDER = [
     *("calibration", "scheduling"),
     *("training", "callbacks"),
     *("decode", "serving"),
-    *("export", "report", "sweeps"),
+    *("report", "export", "sweeps"),
 ]
 
 

@@ -1,0 +1,40 @@
+"""Export a trained drafter for vLLM, SGLang or llama.cpp, with its calibration, a model card and the target's tokenizer.
+
+    python src/export.py run=outputs/demo                                     the layout of released checkpoints
+    python src/export.py run=outputs/demo format=speculators dtype=bfloat16
+    python src/export.py run=outputs/demo format=gguf converter=llama.cpp/convert_hf_to_gguf.py
+    python src/export.py run=outputs/demo hub=organisation/name licence=apache-2.0      says what it would upload
+
+The folder appears as a whole; the same command given again finds it and does nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from draftlab.cli import entry
+from draftlab.export.hub import check_name, upload
+from draftlab.export.run import ExportSettings, export_run
+
+
+@hydra.main(config_path="../conf", config_name="export", version_base="1.3")
+@entry
+def main(cfg: DictConfig) -> None:
+    """Compose, export, upload if asked to."""
+    if OmegaConf.is_missing(cfg, "run"):
+        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
+    settings = ExportSettings(**{field.name: cfg[field.name] for field in dataclasses.fields(ExportSettings)})
+    if cfg.hub:
+        check_name(cfg.hub)
+    out = export_run(Path(cfg.run), settings, Path(cfg.out) if cfg.out else None, cfg.checkpoint)
+    print(f"export: {out}")
+    if cfg.hub:
+        upload(out, cfg.hub, cfg.hub_dry_run, cfg.hub_private)
+
+
+if __name__ == "__main__":
+    main()
