@@ -3,6 +3,7 @@
     python src/train.py                                              the laptop recipe on the answers in data/demo
     python src/train.py drafter=dspark head=markov target=qwen3_14b plan=true      what it would take, no weights needed
     python src/train.py experiment=demo                              train, evaluate, report
+    python src/train.py init_from=outputs/released run_name=tuned    fine-tune a trained or adopted drafter
 
 Compose, instantiate, run; the stages live in draftlab.training.run.
 """
@@ -21,6 +22,7 @@ from draftlab.cli import entry, leave
 from draftlab.training import DrafterModule
 from draftlab.training.acceleration import accelerate
 from draftlab.training.build import build, record
+from draftlab.training.initial import inherit, start_from
 from draftlab.training.plan import make_plan, print_plan, workload
 from draftlab.training.resume import check_resume, check_same_training, find_resume
 from draftlab.training.run import (
@@ -39,6 +41,8 @@ from draftlab.training.warm_start import check_warm_start
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
+    if cfg.init_from:
+        inherit(cfg, HydraConfig.get().overrides.task)
     parts = build(cfg, meta=cfg.plan)
     optimizer = hydra.utils.instantiate(cfg.trainer.optimizer)
     data = hydra.utils.instantiate(cfg.data)
@@ -48,8 +52,9 @@ def main(cfg: DictConfig) -> None:
         work = workload(data, cfg.trainer.settings, parts.loss.chunk_blocks, mixed)
         print_plan(make_plan(parts, work), cfg.plan_gpu_gb)
         return
-    start = hydra.utils.instantiate(cfg.trainer.warm_start)
-    check_warm_start(parts.drafter, start)
+    start = None if cfg.init_from else hydra.utils.instantiate(cfg.trainer.warm_start)
+    if start is not None:
+        check_warm_start(parts.drafter, start)
     if cfg.evaluate_after:
         from evaluate import check_evaluation
 
@@ -68,9 +73,12 @@ def main(cfg: DictConfig) -> None:
     if checkpoint is not None:
         check_resume(parts.drafter, checkpoint, trainer.world_size)
         check_same_training(folder, cfg)
+    elif cfg.init_from:
+        start_from(parts.drafter, cfg.init_from)
     L.seed_everything(cfg.seed, verbose=False)
     load_data(data, parts.spec)
-    set_vocabulary(parts.drafter, data)
+    if not cfg.init_from:  # such a drafter brings its draft vocabulary
+        set_vocabulary(parts.drafter, data)
     record(cfg, HydraConfig.get().overrides.task, folder)
     print(f"position weights of the loss: {parts.block.weights_text} {parts.loss.positions.text}".rstrip())
     target = prepare_target(parts.drafter, data, device, start if checkpoint is None else None)

@@ -128,6 +128,8 @@ class GemmaBlock(Layout):
         found = common_objections(facts)
         if not facts.gemma:
             found.append("drafter.style is not Gemma 4's (drafter=dspark_gemma4)")
+        if not facts.gemma_ends:
+            found.append("its engines scale embeddings as Gemma does, and this target does not")
         if not facts.sample_from_anchor:
             found.append("the released-checkpoint layout is anchor-first, and block.sample_from_anchor is false (1+N)")
         return found
@@ -220,5 +222,4 @@ def gemma_facts(fields: Fields) -> dict[str, Any]:
     facts["head_dim"] = fields.whole("global_head_dim")
     facts["num_kv_heads"] = fields.whole("num_global_key_value_heads" if shared else "num_key_value_heads")
     facts["style"] = LayerStyle(True, shared, True, 1.0, "gelu_tanh", share)
-    facts["logit_softcap"] = fields.get("final_logit_softcapping")
     return facts

@@ -128,6 +128,8 @@ class GemmaChain(Layout):
     def objections(self, facts: Facts) -> list[str]:
         """Other layers than Gemma 4's, deeper drafters, a reduced vocabulary."""
         found = chain_objections(facts) + whole_vocabulary(facts)
+        if not facts.gemma_ends:
+            found.append("its engines scale embeddings as Gemma does, and this target does not")
         return found + ([] if facts.gemma else ["drafter.style is not Gemma 4's, or drafter.qk_norm is false"])
 
     def config(self, facts: Facts, verifier: Verifier) -> dict[str, Any]:

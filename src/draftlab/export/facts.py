@@ -11,6 +11,7 @@ It knows neither files nor foreign names nor weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -73,6 +74,14 @@ class Facts:
     def gemma(self) -> bool:
         """Whether the draft layers are Gemma 4's."""
         return all(getattr(self.style, name) == value for name, value in GEMMA4_STYLE.items()) and self.qk_norm
+
+    @property
+    def gemma_ends(self) -> bool:
+        """Whether the target scales embeddings as Gemma does, by √D, and nothing else of logits but a soft cap."""
+        return (
+            abs(self.embedding_scale - math.sqrt(self.hidden_size)) < 0.01 * self.embedding_scale
+            and self.logit_scale == 1.0
+        )
 
     @property
     def plain(self) -> bool:

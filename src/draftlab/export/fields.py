@@ -147,6 +147,9 @@ def layer_facts(fields: Fields) -> dict[str, Any]:
         "max_position": fields.whole("max_position_embeddings", default=1),
         "rms_norm_eps": float(fields.need("rms_norm_eps")),
         "rope_theta": _rope_theta(fields),
+        "embedding_scale": float(fields.get("input_embedding_scale", 1.0)),
+        "logit_scale": float(fields.get("output_multiplier", 1.0)),
+        "logit_softcap": fields.get("final_logit_softcapping"),
     }
 
 

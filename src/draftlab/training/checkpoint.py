@@ -145,14 +145,19 @@ def best_checkpoint(run: str | Path) -> Path:
     return newest
 
 
-def load_drafter(path: str | Path, drafter):
+def load_drafter(path: str | Path, drafter, any_target: bool = False):
     """Load the drafter's weights from checkpoint ``path`` into ``drafter`` and return it in evaluation mode.
+
+    ``any_target`` lets the target have another name, as a fine-tuned one has; sizes, layers and mask token must agree.
 
     Raises:
         ValueError: a damaged file, or one of another target, layout, head or size.
     """
     checkpoint = read_checkpoint(path)
-    require_same(drafter, checkpoint.get("draftlab", {}), f"checkpoint {path}")
+    found = checkpoint.get("draftlab", {})
+    if any_target and found:
+        found = {**found, "target": drafter.spec.name}
+    require_same(drafter, found, f"checkpoint {path}")
     state = {k.removeprefix(PREFIX): v for k, v in checkpoint["state_dict"].items() if k.startswith(PREFIX)}
     try:
         drafter.load_state_dict(state)

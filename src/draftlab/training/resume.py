@@ -54,9 +54,16 @@ def check_resume(drafter, checkpoint: Path, world_size: int) -> None:
     """Refuse a checkpoint that ``drafter`` and ``world_size`` processes cannot go on from, before anything else is loaded.
 
     Raises:
-        ValueError: the checkpoint is damaged, of another target, layout, head or size, or written by another number of processes.
+        ValueError: the checkpoint is damaged or imported, of another target, layout, head or size, or written by another number
+            of processes.
     """
-    require_world_size(read_checkpoint(checkpoint), world_size)
+    content = read_checkpoint(checkpoint)
+    if "global_step" not in content:
+        raise ValueError(
+            f"{checkpoint} holds a drafter and no state of a training, so there is nothing to go on with; start one from it with "
+            f"init_from={checkpoint.parent.parent} run_name=…"
+        )
+    require_world_size(content, world_size)
     load_drafter(checkpoint, drafter).train()  # the mode that a new drafter has
 
 
