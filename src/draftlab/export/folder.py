@@ -63,17 +63,17 @@ def is_written(out: Path, identity: Mapping[str, Any]) -> bool:
         ValueError: it is a file, or holds another export or anything else.
     """
     if out.exists() and not out.is_dir():
-        raise ValueError(f"out must be a folder for the export, but {out} is a file; give another path")
+        raise ValueError(f"{out} is to be a folder, but it is a file; give another path")
     if not out.is_dir() or not any(out.iterdir()):
         return False
     if not (out / STAMP).is_file():
-        raise ValueError(f"{out} holds something that is no export of DraftLab; give another folder with out=…")
+        raise ValueError(f"{out} holds something that was not written by this command; give another folder")
     difference = first_difference(json.loads(json.dumps(dict(identity))), read_json(out / STAMP))
     if difference:
         key, ours, theirs = difference
         raise ValueError(
-            f"{out} holds another export: {key} is {theirs!r} there and would be {ours!r} now. Give another folder with out=…, or "
-            "remove it"
+            f"{out} holds another drafter or other settings: {key} is {theirs!r} there and would be {ours!r} now. Give another "
+            "folder, or remove it"
         )
     return True
 
