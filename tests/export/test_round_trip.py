@@ -46,6 +46,7 @@ KINDS = {
         ),
         "deepspec speculators",
     ),
+    "dspark-early-exit": (("drafter=dspark", "head.rank=4", "drafter.exits=[1]"), "deepspec speculators"),
     "dflash": (("drafter=dflash",), "deepspec speculators"),
     "dflash-1+N": (("drafter=dflash", ONE_PLUS_N), "dflash speculators"),
     "dflash-1+N-small-vocabulary": (("drafter=dflash", ONE_PLUS_N, SMALL_VOCABULARY), "speculators"),

@@ -114,6 +114,7 @@ def test_an_adopted_drafter_is_fine_tuned_from_where_it_stands(run, target_folde
     assert code == 0 and "resuming from" in output and "starting from" not in output, output
     assert read_checkpoint(newest_checkpoint(tuned))["global_step"] == 3
 
-    code, output = train(target_folder, tmp_path, *words[1:3], f"hydra.run.dir={adopted}", *KIND[1:], "resume=true",
-                         "drafter.num_layers=2", "trainer.warm_start.layers=false", "block.block_size=3", "target.target_layer_ids=[0,1,2]")  # fmt: skip
+    same = ["drafter.num_layers=2", "block.block_size=3", "target.target_layer_ids=[0,1,2]", *KIND[1:]]
+    given = [*words[1:3], f"hydra.run.dir={adopted}", "trainer.warm_start.layers=false", "resume=true"]
+    code, output = train(target_folder, tmp_path, *given, *same)
     assert code == 1 and "holds a drafter and no state of a training" in output and "init_from=" in output, output

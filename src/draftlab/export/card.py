@@ -99,6 +99,8 @@ def _what(parts: Card) -> str:
         ("mask token", str(facts.mask_token_id)),
         ("draft vocabulary", vocabulary),
     ]  # fmt: skip
+    if facts.exits:
+        rows.append(("early exits", f"trained behind layers {', '.join(map(str, facts.exits))}, left out here"))
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)])
 
 

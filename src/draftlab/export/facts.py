@@ -54,6 +54,7 @@ class Facts:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     head_bias: bool = False  # the target's LM head adds a bias
+    exits: tuple[int, ...] = ()  # layers after which a block may stop; no engine does, so exports leave their parts out
 
     @property
     def block_inputs(self) -> int:
@@ -121,6 +122,7 @@ def facts_of(drafter) -> Facts:
         logit_scale=spec.logit_scale,
         logit_softcap=spec.logit_softcap,
         head_bias=drafter.ends is not None and drafter.ends.head_bias is not None,
+        exits=tuple(drafter.exit_layers),
     )
 
 

@@ -99,6 +99,8 @@ def export_run(run: Path, settings: ExportSettings, out: Path | None, checkpoint
     name, layout = pick_layout(settings.format, facts)
     for engine in filter(None, (settings.engine, "llama.cpp" if settings.format == GGUF else None)):
         require_engine(engine, facts, name)
+    if facts.exits:
+        print(f"left out: early exits behind layers {list(facts.exits)}; engines run every block through all layers")
     extras = read_extras(run, trained, settings.sps_table)
     lengths, reason, decoded = read_lengths(run, trained.identity["digest"])
     extra_files = _extra_files(extras, settings)

@@ -24,14 +24,15 @@ from draftlab.target import TargetEnds
 
 EMBEDDING, HEAD, DRAFT_TO_TARGET, TARGET_TO_DRAFT = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
 UNUSED = ("verifier_lm_head.weight", "verifier_norm.weight", "rotary_emb.inv_freq")  # of the target, or made anew
+EXITS = "exits."  # parts that no engine knows
 MOST = 8  # tensors that a refusal names
 
 
 def foreign_tensors(drafter, layout: Layout, dtype: torch.dtype, copied: bool = False) -> dict[str, Tensor]:
     """Contiguous tensors by foreign name, floats in ``dtype``. ``copied``: the target's ends go along, as in released
-    checkpoints; otherwise engines share the target's.
+    checkpoints; otherwise engines share the target's. Early exits stay behind: every block runs through all layers.
     """
-    state = {name: value.detach() for name, value in drafter.state_dict().items()}
+    state = {name: value.detach() for name, value in drafter.state_dict().items() if not name.startswith(EXITS)}
     ids, own_head = state.pop("draft_ids", None), state.pop("lm_head", None)
     tensors = {_renamed(name, "layers.0.", layout.first_layer): value for name, value in state.items()}
     ends = drafter.ends
