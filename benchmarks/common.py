@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from draftlab.data.chat import Chat
 from draftlab.data.prompts import builtin_prompts
 from draftlab.target import load_tokenizer
 from draftlab.target.ends import TargetEnds
-from draftlab.target.products import freeze_products
+from draftlab.target.products import freeze_products, learning_products
 from draftlab.training import DrafterModule
 from draftlab.training.build import build
 
@@ -34,6 +35,19 @@ def arguments(defaults: dict[str, Any]) -> DictConfig:
     if unknown:
         raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(defaults)}")
     return cfg
+
+
+def peak_gb() -> float:
+    """The most memory (10^9 bytes) that this process has had resident.
+
+    What getrusage says of a child includes its parent's at the time of its birth; Linux has the process's own.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def fresh_parts(overrides: Sequence[str] = ()):
@@ -54,6 +68,7 @@ def training_module(overrides: Sequence[str], generator: torch.Generator):
     parts, settings = fresh_parts(overrides)
     spec = parts.drafter.spec
     parts.drafter.attach(TargetEnds(torch.randn(spec.vocab_size, spec.hidden_size, generator=generator) * 0.05))
+    learning_products(parts.drafter)  # as accelerate does on a CPU
     return DrafterModule(parts.drafter, parts.loss, settings), settings.build(parts.drafter.parameters())
 
 

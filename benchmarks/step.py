@@ -1,49 +1,65 @@
-"""What a training step takes on this machine: with freed memory kept or handed back, in bfloat16 or float32.
+"""What the lean loss saves of a training step: against the straightforward formulation, in time and in memory.
 
-    python benchmarks/step.py                                the demo's recipe, on random features
-    python benchmarks/step.py 'overrides=[experiment=demo,drafter=dflash]' repeats=20
+    python benchmarks/step.py
+    python benchmarks/step.py tokens=[512] anchors=[64] repeats=5
 
-Each setting is a process of its own, since a C library does not change back; they take turns, and medians over all turns are
-given. The last line is JSON: seconds of every setting, and what the straightforward one takes over it.
+A step is anchors, forward, loss, backward, clipping and AdamW of a DSpark (5 layers, whole vocabulary, float32) over one random
+conversation whose features are stored. The straightforward side makes logits of every slot, the target's once a slot, and a softmax
+wherever a law is needed (:mod:`twins`); its products are PyTorch's own. ``same_products`` gives it draftlab's
+(:mod:`draftlab.target.products`), so that the formulation alone differs. ``laptop`` is the recipe of experiment=laptop on the same
+tokens and anchors: a reduced draft vocabulary, two layers, its precision; ``laptop_5_layers`` differs from the lean side in the
+draft vocabulary alone.
+
+Every side is a process of its own, with all that it has resident as its peak; sides take turns. The last line is JSON: ``speedup``,
+the straightforward side's seconds over the lean one's at the first size, ``laptop_speedup`` over the laptop's, and seconds, peaks
+and ratios of every size (``…_n512``). Both sides must give the same loss and the same length of the gradient, or it stops.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import statistics
 import subprocess
 import sys
 import time
 
 import torch
-from common import arguments, training_module
+from common import arguments, peak_gb, training_module
+from rich.console import Console
+from rich.table import Table
+from twins import StraightforwardLoss, estimated_gb
 
 from draftlab.cli import entry
+from draftlab.target import products
+from draftlab.training.run import pick_precision
 from draftlab.types import Batch
 
 DEFAULTS = {
-    "overrides": ["experiment=demo"],
-    "batch": 4,
-    "tokens": 290,  # of each sequence, the first 80 a prompt
-    "steps": 8,  # of a process, after three that are not counted
-    "repeats": 3,
-    "child": "",  # precision to time in this very process
+    "tokens": [512, 1024],
+    "anchors": [64, 512],  # of each number of tokens
+    "steps": 3,  # of a process, after one that is not counted
+    "repeats": 3,  # processes of every side and size
+    "limit_gb": 12.0,  # of a process; a straightforward side that needs more is not run
+    "vocabulary": None,  # of the draft on the lean and straightforward sides; null: all tokens
+    "layers": 5,
+    "chunk_gb": None,  # of the lean side's loss; null: as conf/loss has it
+    "child": "",  # a side to time in this very process, at the first size
 }
-SETTINGS = {  # name -> precision, environment; a variable of malloc's, at its default, leaves the C library as it is
-    "kept_bf16": ("bf16", {}),
-    "handed_back_bf16": ("bf16", {"MALLOC_PERTURB_": "0"}),
-    "kept_float32": ("float32", {}),
-    "handed_back_float32": ("float32", {"MALLOC_PERTURB_": "0"}),
-}
-PROMPT, WARM_UP = 80, 3
+LEAN = ["target=smollm2_135m", "block=block7", "head=markov", "loss=dspark"]
+LAPTOP = ["experiment=laptop"]
+SIDES = ("lean", "plain", "same_products", "laptop", "laptop_5_layers")
+PROMPT = 0.25  # share of the conversation that is not supervised
+# Relative differences that are let pass. PyTorch's softmax takes a quick exponential on CPUs: against float64, gradients of the
+# straightforward side are off by some 1e-4, those of the lean one by 1e-5.
+CLOSE = {"loss": 1e-5, "gradient": 1e-4}
 
 
-def random_batch(spec, cfg, generator: torch.Generator) -> Batch:
-    """A batch with random tokens and features."""
-    shape = (cfg.batch, cfg.tokens)
-    supervised = torch.zeros(shape, dtype=torch.bool)
-    supervised[:, PROMPT:] = True
+def random_batch(spec, num_tokens: int, generator: torch.Generator) -> Batch:
+    """One conversation with random tokens and features."""
+    shape = (1, num_tokens)
+    supervised = torch.ones(shape, dtype=torch.bool)
+    supervised[:, : int(PROMPT * num_tokens)] = False
     return Batch(
         torch.randint(spec.vocab_size, shape, generator=generator),
         torch.ones(shape, dtype=torch.bool),
@@ -54,51 +70,130 @@ def random_batch(spec, cfg, generator: torch.Generator) -> Batch:
     )
 
 
-def seconds_per_step(cfg) -> float:
-    """Median seconds of a step of the composed experiment, optimiser included."""
+def overrides(cfg) -> list[str]:
+    """What the side ``cfg.child`` composes."""
+    words = [f"trainer.num_anchors={cfg.anchors[0]}"]
+    if cfg.chunk_gb is not None:
+        words.append(f"loss.chunk_gb={cfg.chunk_gb}")
+    if cfg.child == "laptop":
+        return [*LAPTOP, *words]
+    words.append(f"drafter.num_layers={cfg.layers}")
+    if cfg.child == "laptop_5_layers":
+        return [*LAPTOP, *words]
+    return [*LEAN, *words, f"drafter.draft_vocab_size={'null' if cfg.vocabulary is None else cfg.vocabulary}"]
+
+
+def measure(cfg) -> dict[str, float]:
+    """Median seconds of a step of the side ``cfg.child``, its first loss and gradient, and this process's peak."""
+    if cfg.child == "plain":
+        products.AVAILABLE = False
     generator = torch.Generator().manual_seed(0)
-    module, adamw = training_module(cfg.overrides, generator)
-    drafter, spec = module.drafter, module.drafter.spec
-    batches = [random_batch(spec, cfg, generator) for _ in range(2)]
-    spent = []
-    for step in range(WARM_UP + cfg.steps):
+    module, adamw = training_module(overrides(cfg), generator)
+    if cfg.child in ("plain", "same_products"):
+        module.loss = StraightforwardLoss()
+    mixed = cfg.child == "laptop" and pick_precision("fast", "cpu") == "bf16-mixed"
+    batch = random_batch(module.drafter.spec, cfg.tokens[0], generator)
+    seconds, first = [], {}
+    for step in range(1 + cfg.steps):
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=cfg.child == "bf16"):
-            _, _, report = module.compute(batches[step % 2], 0, step)
-        (report.numerator / report.weight).backward()
-        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            _, _, report = module.compute(batch, 0, step)
+        mean = report.numerator / report.weight
+        mean.backward()
+        seconds.append(time.perf_counter() - start)
+        first = first or {"loss": float(mean.detach()), "gradient": length(module.drafter)}
+        start = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(module.drafter.parameters(), 1.0)
         adamw.step()
         adamw.zero_grad()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent[WARM_UP:])
+        seconds[-1] += time.perf_counter() - start
+    return first | {"s": statistics.median(seconds[1:]), "peak_gb": peak_gb()}
 
 
-def child(name: str) -> float:
-    """Seconds per step of setting ``name``, in a process of its own."""
-    precision, environment = SETTINGS[name]
-    command = [sys.executable, __file__, *sys.argv[1:], f"child={precision}"]
-    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout.split()[-1])
+def length(drafter) -> float:
+    """Length of the whole gradient; in float32 that of millions of numbers would be off by 1e-4."""
+    lengths = [
+        torch.linalg.vector_norm(p.grad, dtype=torch.float64) for p in drafter.parameters() if p.grad is not None
+    ]
+    return float(torch.stack(lengths).norm())
+
+
+def child(side: str, tokens: int, anchors: int) -> dict[str, float]:
+    """Figures of a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], f"tokens=[{tokens}]", f"anchors=[{anchors}]", f"child={side}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(tokens: int, anchors: int, sides, cfg) -> dict[str, float]:
+    """Median seconds and largest peak of every side, in turns.
+
+    Raises:
+        RuntimeError: sides that should be equal are not.
+    """
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for turn in range(cfg.repeats):
+        for side in sides:
+            runs[side].append(child(side, tokens, anchors))
+            shown = f"{runs[side][-1]['s']:.3f} s, {runs[side][-1]['peak_gb']:.2f} GB"
+            print(f"{tokens} tokens, {anchors} anchors, turn {turn + 1} of {cfg.repeats}: {side} {shown}", flush=True)
+    lean = runs["lean"][0]
+    for side in {"plain", "same_products"} & set(sides):
+        for name, close in CLOSE.items():
+            if not math.isclose(runs[side][0][name], lean[name], rel_tol=close):
+                raise RuntimeError(f"both sides must give the same {name}, got {runs[side][0][name]} and {lean[name]}")
+    figures = {f"{side}_s": statistics.median(run["s"] for run in values) for side, values in runs.items()}
+    return figures | {f"{side}_peak_gb": max(run["peak_gb"] for run in values) for side, values in runs.items()}
+
+
+def ratios(figures: dict[str, float]) -> dict[str, float]:
+    """The straightforward side over the others, where it ran."""
+    if "plain_s" not in figures:
+        return {}
+    found = {"speedup": figures["plain_s"] / figures["lean_s"]}
+    found["speedup_same_products"] = figures["same_products_s"] / figures["lean_s"]
+    for side in ("laptop", "laptop_5_layers"):
+        if f"{side}_s" in figures:
+            found[f"{side}_speedup"] = figures["plain_s"] / figures[f"{side}_s"]
+    return found
+
+
+def show(cases: dict[tuple[int, int], dict[str, float]]) -> None:
+    """Print a row a side and size."""
+    table = Table(title="a training step, float32")
+    for column in ("tokens", "anchors", "side", "s", "plain over it", "GB"):
+        table.add_column(column, justify="left" if column == "side" else "right")
+    for (tokens, anchors), figures in cases.items():
+        for side in SIDES:
+            if f"{side}_s" not in figures:
+                continue
+            ratio = f"{figures['plain_s'] / figures[f'{side}_s']:.2f}" if "plain_s" in figures else "not run"
+            row = f"{figures[f'{side}_s']:.3f}", ratio, f"{figures[f'{side}_peak_gb']:.2f}"
+            table.add_row(f"{tokens:,}", str(anchors), side, *row)
+    Console(width=110).print(table)
 
 
 @entry
 def main() -> None:
-    """Time one setting, or all of them in turns."""
+    """Time one side, or all of them in turns."""
     cfg = arguments(DEFAULTS)
+    if len(cfg.tokens) != len(cfg.anchors):
+        raise ValueError(f"anchors needs one number a number of tokens, got {len(cfg.anchors)} for {len(cfg.tokens)}")
     if cfg.child:
-        print(seconds_per_step(cfg))
+        if cfg.child not in SIDES:
+            raise ValueError(f"child must be one of {', '.join(SIDES)}, got {cfg.child!r}")
+        print(json.dumps(measure(cfg)))
         return
-    seconds: dict[str, list[float]] = {name: [] for name in SETTINGS}
-    for turn in range(cfg.repeats):
-        for name, values in seconds.items():
-            values.append(child(name))
-            print(f"turn {turn + 1} of {cfg.repeats}: {name} {values[-1]:.3f} s a step", flush=True)
-    figures = {f"{name}_s": statistics.median(values) for name, values in seconds.items()}
-    for precision in ("bf16", "float32"):
-        figures[f"handed_back_over_kept_{precision}"] = (
-            figures[f"handed_back_{precision}_s"] / figures[f"kept_{precision}_s"]
-        )
-    figures["float32_over_bf16"] = figures["kept_float32_s"] / figures["kept_bf16_s"]
+    cases = {}
+    for number, (tokens, anchors) in enumerate(zip(cfg.tokens, cfg.anchors, strict=True)):
+        fits = estimated_gb(anchors * 7, cfg.vocabulary or 49152) + peak_gb() <= cfg.limit_gb
+        sides = [side for side in SIDES if fits or side not in ("plain", "same_products")]
+        cases[tokens, anchors] = compare(tokens, anchors, sides if number == 0 else sides[: 1 + 2 * fits], cfg)
+    figures: dict[str, float] = {}
+    for number, ((_, anchors), case) in enumerate(cases.items()):
+        named = case | ratios(case)
+        figures |= named if number == 0 else {f"{name}_n{anchors}": value for name, value in named.items()}
+    show(cases)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 

@@ -133,9 +133,9 @@ EXAMPLES = {
         "rows=[2] shapes=[[300,256]] megabytes=1 repeats=1", prints="300x256_rows2"
     ),
     "python benchmarks/step.py": Example(
-        "batch=1 tokens=90 steps=1 repeats=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",
+        "tokens=[90] anchors=[2] layers=1 vocabulary=300 steps=1 repeats=1",
         slow=True,
-        prints="float32_over_bf16",
+        prints="laptop_speedup",
     ),
     "python benchmarks/packing.py": Example(
         "batch=2 shortest=60 longest=90 prompt=7 steps=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",

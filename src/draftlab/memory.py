@@ -1,7 +1,7 @@
 """Freed memory stays with the process, so that the next step need not ask the system for it again.
 
 A training step on a CPU makes and frees tensors of some 30 MB. The C library hands such memory back to the system at once,
-and the system clears every page of it anew at the next step: up to a third of the step. ``benchmarks/step.py`` measures it.
+and the system clears every page of it anew at the next step: up to a third of the step. ``benchmarks/precision.py`` measures it.
 A GPU has PyTorch's own cache for that. The module knows nothing of tensors.
 
     keep_freed_memory()     # once, before the work

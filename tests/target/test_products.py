@@ -97,12 +97,28 @@ def test_a_weight_that_a_fused_optimiser_changed_gets_a_new_layout():
         torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_gradients_autocast_other_dtypes_and_small_weights_stay_pytorchs_own(used):
+@needs_onednn
+@pytest.mark.parametrize("shape", [(1,), (7,), (2, 5)])
+def test_what_learns_through_a_frozen_weight_gets_its_gradient_by_onednn(used, shape):
+    x, weight, bias = numbers(*shape, WIDE[1]), numbers(*WIDE, seed=1), numbers(WIDE[0], seed=2)
+    ours, twin = x.clone().requires_grad_(), x.clone().requires_grad_()
+    product = FrozenProduct()(ours, weight, bias)
+    product.square().sum().backward()
+    F.linear(twin, weight, bias).square().sum().backward()
+    torch.testing.assert_close(product, F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(ours.grad, twin.grad, rtol=1e-4, atol=1e-2)
+    assert used == [(*shape, WIDE[1]), (*shape, WIDE[0])]
+    FrozenProduct()(
+        ours, weight
+    ).sum().backward()  # a gradient that is one number, spread out without memory of its own
+    torch.testing.assert_close(ours.grad - twin.grad, weight.sum(0).expand_as(x), rtol=1e-3, atol=1e-2)
+
+
+def test_weights_that_learn_autocast_other_dtypes_and_small_weights_stay_pytorchs_own(used):
     product, x, weight = FrozenProduct(), numbers(4, WIDE[1]), numbers(*WIDE, seed=1)
-    wanted = x.clone().requires_grad_()
-    product(wanted, weight).sum().backward()
-    product(x, weight.clone().requires_grad_()).sum().backward()
-    torch.testing.assert_close(wanted.grad, weight.sum(0).expand(4, -1), rtol=1e-4, atol=1e-4)
+    learning = weight.clone().requires_grad_()
+    product(x, learning).sum().backward()
+    torch.testing.assert_close(learning.grad, x.sum(0).expand(WIDE[0], -1), rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
             assert product(x, weight).dtype == torch.bfloat16

@@ -112,15 +112,17 @@ def test_an_untied_head_is_counted_and_target_layers_only_where_the_target_runs_
 
 
 def test_the_loss_grows_with_the_chunk_and_settings_are_tried_until_one_fits():
-    plan = plan_of("target=qwen3_14b")
+    plan = plan_of("target=qwen3_14b", "loss.chunk_blocks=null")
     rows = fitting(plan.parts, plan.work, 80)
     assert rows[0][0] == "as composed" and not rows[0][2] and rows[-1][2]
     assert [size for _, size, _ in rows] == sorted((size for _, size, _ in rows), reverse=True)
     assert not any("features=memory" in text for text, *_ in rows), "76 TB are no advice"
     small = plan_of("target=smollm2_135m", "data.features=online")
     assert any("features=memory" in text for text, *_ in fitting(small.parts, small.work, 80))
+    assert any("loss.chunk_blocks=auto" in text for text, *_ in rows)
     chunked = plan_of("target=qwen3_14b", "loss.chunk_blocks=64")
     key = "loss (logits of both sides)"
+    assert 0.9e9 < plan_of("target=qwen3_14b").memory[key] <= 1e9, "chunk_gb, whatever the number of anchors"
     assert chunked.memory[key] == pytest.approx(plan.memory[key] * 64 / (4 * 512))
 
 

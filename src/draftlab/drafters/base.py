@@ -2,6 +2,7 @@
 
     forward(batch, blocks) -> DraftOutput          hidden states h_k and confidences of all blocks, teacher-forced
     draft_logits(hidden, previous) -> [K, G, W]    U_k + B_k,  U_k = LMHead(h_k)      the target's head, or a trained copy
+    coded_logits(hidden, codes) -> [S, W]          the same for single slots, from what the head made of whole blocks
     propose(context, cache, …) -> Proposal         left to right from the anchor, the same layers and the same logits
 
 A drafter owns its trainable layers only. It meets the target at the two frozen ends, attached after construction and
@@ -159,7 +160,19 @@ class Drafter(nn.Module, ABC):
 
     def draft_logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """U_k + B_k [K, G, W] of ``hidden`` [K, G, D], with the true previous tokens [K, G] (teacher forcing)."""
-        return _add(self.base_logits(hidden), self.markov_head.bias(hidden, previous))
+        return self.coded_logits(hidden, self.markov_head.codes(hidden, previous))
+
+    def coded_logits(self, hidden: Tensor, codes: Tensor | None) -> Tensor:
+        """U_k + B_k [..., W] of any slots, from h_k [..., D] and what the head made for them with the whole block, [..., R]."""
+        return _add(self.base_logits(hidden), None if codes is None else self.markov_head.markov_w2(codes))
+
+    @property
+    def logit_parameters(self) -> list[nn.Parameter]:
+        """What :meth:`coded_logits` multiplies with and trains: W_2 of the head, and a trained LM head."""
+        parameters = [] if self.lm_head is None else [self.lm_head]
+        if hasattr(self.markov_head, "markov_w2"):
+            parameters.append(self.markov_head.markov_w2.weight)
+        return parameters
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """U_k [..., W]: the LM head, frozen or trained, over ``hidden`` [..., D], at the draft vocabulary."""

@@ -28,8 +28,16 @@ class Head(nn.Module, ABC):
         """W_1[x_{k-1}] [..., R] of target token ids [...]; None for a head without a table."""
 
     @abstractmethod
+    def codes(self, hidden: Tensor, previous: Tensor) -> Tensor | None:
+        """What the last product, ``markov_w2``, makes the bias of, [..., G, R]; None means no bias.
+
+        From ``hidden`` [..., G, D] and true previous tokens [..., G].
+        """
+
     def bias(self, hidden: Tensor, previous: Tensor) -> Tensor | None:
         """B_1..B_G [..., G, W] from ``hidden`` [..., G, D] and true previous tokens [..., G]; None means no bias."""
+        codes = self.codes(hidden, previous)
+        return None if codes is None else self.markov_w2(codes)
 
     @abstractmethod
     def start(self, batch_size: int) -> Tensor | None:

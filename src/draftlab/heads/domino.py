@@ -29,14 +29,14 @@ class DominoHead(MarkovHead):
         nn.init.zeros_(self.gru.bias_ih)
         nn.init.zeros_(self.gru.bias_hh)
 
-    def bias(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """B_1..B_G [..., G, W]; W_2 runs for all slots at once."""
+    def codes(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """s_1..s_G [..., G, R]."""
         given = self._given(hidden, previous).reshape(-1, *hidden.shape[-2:-1], self.gru.input_size)  # [K, G, R+D]
         state, states = self.start(len(given)), []
         for slot in given.unbind(-2):
             state = self.gru(slot, state)
             states.append(state)
-        return self.markov_w2(torch.stack(states, dim=-2).view(*hidden.shape[:-1], self.rank))
+        return torch.stack(states, dim=-2).view(*hidden.shape[:-1], self.rank)
 
     def start(self, batch_size: int) -> Tensor:
         """s_0 = 0, [B, R]."""

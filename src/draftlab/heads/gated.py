@@ -23,8 +23,8 @@ class GatedHead(MarkovHead):
         self.gate_proj = nn.Linear(hidden_size + rank, rank)
         nn.init.zeros_(self.gate_proj.bias)
 
-    def bias(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """B [..., W] from hidden states [..., D] and previous tokens [...]; slots do not depend on each other."""
+    def codes(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """The gated W_1[x_{k-1}] [..., R] from hidden states [..., D] and previous tokens [...], each slot by itself."""
         features = self.previous_features(previous)  # [..., R]
         gate = torch.sigmoid(self.gate_proj(torch.cat([hidden.to(features.dtype), features], dim=-1)))
-        return self.markov_w2(gate * features)
+        return gate * features

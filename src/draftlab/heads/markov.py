@@ -43,9 +43,9 @@ class MarkovHead(Head):
         """W_1[x_{k-1}] [..., R] of target token ids [...]."""
         return self.markov_w1(previous)
 
-    def bias(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """B [..., W] of previous tokens [...]; slots do not depend on each other."""
-        return self.markov_w2(self.previous_features(previous))
+    def codes(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """W_1[x_{k-1}] [..., R] of previous tokens [...]; slots do not depend on each other."""
+        return self.previous_features(previous)
 
     def start(self, batch_size: int) -> Tensor | None:
         """None: one token back is all that this head remembers."""

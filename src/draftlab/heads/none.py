@@ -25,7 +25,7 @@ class NoHead(Head):
         """None: there is no table of previous tokens."""
         return None
 
-    def bias(self, hidden: Tensor, previous: Tensor) -> None:
+    def codes(self, hidden: Tensor, previous: Tensor) -> None:
         """None: the base logits stay as they are."""
         return None
 

@@ -27,15 +27,15 @@ class RNNHead(MarkovHead):
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
         nn.init.zeros_(self.joint_proj.bias)
 
-    def bias(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """B_1..B_G [..., G, W]; what does not depend on the state, and W_2, run for all slots at once."""
+    def codes(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """tanh(o) [..., G, R]; what does not depend on the state runs for all slots at once."""
         given = self._given(hidden, previous)  # [..., G, 3R]
         state = given.new_zeros(*given.shape[:-2], self.rank)
         outputs = []
         for slot in given.unbind(-2):
             output, state = self._advance(slot, state)
             outputs.append(output)
-        return self.markov_w2(torch.stack(outputs, dim=-2))
+        return torch.stack(outputs, dim=-2)
 
     def start(self, batch_size: int) -> Tensor:
         """s_0 = 0, [B, R]."""

@@ -37,7 +37,8 @@ def kl_divergence(slots: Slots) -> Tensor:
 class KL(Term):
     """KL(p_t ‖ p_d) over the draft vocabulary; its gradient is that of the soft cross-entropy."""
 
-    needs_teacher = True
+    needs_teacher = needs_log_law = True
+    kept = 2
 
     def __call__(self, slots: Slots) -> Tensor:
         return kl_divergence(slots)
@@ -46,7 +47,8 @@ class KL(Term):
 class ReverseKL(Term):
     """KL(p_d ‖ p_t); probabilities of the target below the smallest float32 count as that."""
 
-    needs_teacher = True
+    needs_teacher = needs_log_law = True
+    kept = 2
 
     def __call__(self, slots: Slots) -> Tensor:
         return (slots.draft_probs * (slots.log_draft_probs - _log(slots.target_probs))).sum(-1)
@@ -55,7 +57,8 @@ class ReverseKL(Term):
 class JensenShannon(Term):
     """JSD of the two laws in [0, log 2], the target's mass outside a reduced draft vocabulary included."""
 
-    needs_teacher = True
+    needs_teacher = needs_log_law = True
+    kept = 6
 
     def __call__(self, slots: Slots) -> Tensor:
         draft, target = slots.draft_probs, slots.target_probs
@@ -85,7 +88,8 @@ class LK(Term):
         ValueError: an ``eta`` that is negative or not finite.
     """
 
-    needs_teacher = True
+    needs_teacher = needs_log_law = True
+    kept = 2
 
     def __init__(self, weight: float, eta: float) -> None:
         super().__init__(weight)

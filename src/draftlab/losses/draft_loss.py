@@ -3,9 +3,10 @@
     L = Σ_terms λ · Σ_slots w_k value / Σ_slots w_k
 
 Only numerators and Σ w leave this module, so that micro-batches and ranks combine into an exact global mean. Each chunk
-makes its logits, does one softmax a side, and shares it among all terms; with ``chunk_blocks`` set, logits are
-recomputed in the backward pass and memory does not grow with N·G·W. Teacher logits are made once per distinct position. Weights
-w_k are the block's decay, times a factor that follows acceptance where asked (:mod:`draftlab.losses.positions`).
+makes its logits, does one softmax a side, shares it among all terms, and gives its gradient before the next chunk comes
+(:mod:`draftlab.losses.chunked`): memory does not grow with N·G·W, and nothing is made twice. Teacher logits are made once per
+distinct position of a chunk. Weights w_k are the block's decay, times a factor that follows acceptance where asked
+(:mod:`draftlab.losses.positions`).
 
 A drafter with early exits is trained at all of them on the same blocks: L = L_whole + Σ_exits λ_exit L_exit, each with all terms
 and each divided by Σ w of the whole drafter; teacher laws are made once for all. The module knows nothing of optimisers, logging or
@@ -23,13 +24,18 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from draftlab.acceptance import accept_rate
+from draftlab.losses.chunked import chunked_sum
+from draftlab.losses.law import draft_law
 from draftlab.losses.positions import POSITION_WEIGHTS
+from draftlab.losses.teacher import draft_index, teacher_probs
 from draftlab.losses.terms import Slots, Term
 from draftlab.types import Batch, Blocks, DraftOutput
+
+# Float32 values a slot and token that a chunk holds at its peak, terms with laws of their own apart: at first draft logits and
+# probabilities, the target's and their minimum; then both laws, the gradient, and what its product with W_2 lays out.
+KEPT_PER_LOGIT = 4
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class LossReport:
     accept_rate: Tensor  # [B, N, G] float32 c*_k, detached; 0 where unsupervised or without teacher states
     outside: Tensor  # labels outside the draft vocabulary (they add nothing to ce)
     num_slots: Tensor  # supervised slots
-    exits: Mapping[int, LossReport] = field(default_factory=dict)  # by layers run: each exit's own sums
+    exits: Mapping[int, LossReport] = field(default_factory=dict)  # by layers run: each exit's own sums, detached
 
     def means(self) -> dict[str, float]:
         """Loss and terms averaged over this micro-batch, for logging; 0 without supervised slots."""
@@ -57,34 +63,38 @@ class DraftLoss:
 
     Args:
         terms: name -> term; the names are the log keys.
-        chunk_blocks: blocks whose logits exist at a time; None takes all at once and keeps them for the backward pass.
+        chunk_blocks: blocks whose logits exist at a time; None takes all at once, ``auto`` as many as ``chunk_gb`` holds.
         position_weights: ``decay`` leaves the block's weights as they are, ``acceptance`` and ``expected_length`` multiply
             them by what :mod:`draftlab.losses.positions` says.
         exit_weight: of the loss of every early exit, or one number for each; nothing to a drafter without exits.
+        chunk_gb: memory (10^9 bytes) that the logits of both sides and what is made of them may take with ``auto``.
 
     Raises:
-        ValueError: no term with a positive weight, a chunk size below 1, unknown position weights, or an exit weight that is
-            no number above 0.
+        ValueError: no term with a positive weight, a chunk size below 1, ``auto`` without a size in GB, unknown position
+            weights, or an exit weight that is no number above 0.
     """
 
     def __init__(
         self,
         terms: Mapping[str, Term],
-        chunk_blocks: int | None = None,
+        chunk_blocks: int | str | None = None,
         position_weights: str = "decay",
         exit_weight: float | Sequence[float] = 1.0,
+        chunk_gb: float | None = None,
     ) -> None:
         self.terms = {name: term for name, term in terms.items() if term is not None}
         if not any(term.weight > 0 for term in self.terms.values()):
             raise ValueError("loss.terms needs at least one term with weight > 0; nothing would be trained")
-        if chunk_blocks is not None and chunk_blocks < 1:
-            raise ValueError(f"loss.chunk_blocks must be null or at least 1, got {chunk_blocks}")
+        if chunk_blocks not in (None, AUTO) and not (isinstance(chunk_blocks, int) and chunk_blocks >= 1):
+            raise ValueError(f"loss.chunk_blocks must be auto, null or a whole number from 1, got {chunk_blocks!r}")
+        if chunk_blocks == AUTO and not (chunk_gb is not None and math.isfinite(chunk_gb) and chunk_gb > 0):
+            raise ValueError(f"loss.chunk_blocks=auto needs loss.chunk_gb above 0, got {chunk_gb}; 1.0 is usual")
         if position_weights not in POSITION_WEIGHTS:
             raise ValueError(
                 f"loss.position_weights must be one of {', '.join(POSITION_WEIGHTS)}, got {position_weights!r}"
             )
+        self.chunk_blocks, self.chunk_gb = chunk_blocks, chunk_gb
         self.exit_weight = _exit_weight(exit_weight)
-        self.chunk_blocks = chunk_blocks
         self.positions = POSITION_WEIGHTS[position_weights]
 
     @property
@@ -114,38 +124,58 @@ class DraftLoss:
         """Evaluate all terms over the supervised slots of ``blocks``.
 
         Args:
-            drafter: gives ``draft_logits`` and the frozen ends. output: its forward pass over ``blocks``.
+            drafter: gives ``coded_logits`` and the frozen ends. output: its forward pass over ``blocks``.
             batch: with ``last_hidden`` where a term needs the teacher, and ``log_normalizer`` for a reduced vocabulary.
         """
         self._require_teacher(batch)
-        rows = self._rows(blocks)  # [K] of the B*N flat blocks
-        chunks = rows.split(self.chunk_blocks or len(rows))
         outputs = [output, *output.exits.values()]
-        parts = [self._chunk(drafter, outputs, blocks, batch, chunk) for chunk in chunks]
-        whole, *others = (
-            self._report(each, [part[index] for part in parts], chunks, blocks) for index, each in enumerate(outputs)
-        )
-        factors = self.exit_weight if isinstance(self.exit_weight, tuple) else (self.exit_weight,) * len(others)
-        added = sum(factor * report.numerator for factor, report in zip(factors, others, strict=True))
-        return replace(whole, numerator=whole.numerator + added, exits=dict(zip(output.exits, others, strict=True)))
+        chunks = self._chunks(blocks.label_mask.flatten(0, 1).any(-1), drafter, blocks.label_mask.shape[-1])
+        by_row = [part for depth in outputs for part in _states(drafter, depth, blocks)]
+        parts: list[list[_Part]] = []  # by chunk and depth
 
-    def _report(
-        self, output: DraftOutput, parts: Sequence[tuple], chunks: Sequence[Tensor], blocks: Blocks
-    ) -> LossReport:
-        """The sums of one depth from its values in all chunks."""
-        sums = {name: torch.stack([part[0][name] for part in parts]).sum() for name in self.active}
+        def evaluate(rows: Tensor, *states: Tensor | None) -> Tensor:
+            depths = [states[first : first + 3] for first in range(0, len(states), 3)]
+            values, of_depths = self._values(drafter, depths, blocks, batch, rows)
+            parts.append(of_depths)
+            return sum(factor * value for factor, value in zip(self._factors(len(values)), values, strict=True))
+
+        numerator = chunked_sum(evaluate, chunks, by_row, drafter.logit_parameters)
+        whole, *others = (self._report([chunk[i] for chunk in parts], chunks, blocks) for i in range(len(outputs)))
+        return replace(
+            whole,
+            numerator=numerator + sum(map(_attach_everything, outputs)),
+            exits=dict(zip(output.exits, others, strict=True)),
+        )
+
+    def _factors(self, num_depths: int) -> tuple[float, ...]:
+        """What the loss of each depth counts, the whole drafter first."""
+        exits = self.exit_weight if isinstance(self.exit_weight, tuple) else (self.exit_weight,) * (num_depths - 1)
+        return (1.0, *exits)
+
+    def _report(self, parts: Sequence[_Part], chunks: Sequence[Tensor], blocks: Blocks) -> LossReport:
+        """The sums of one depth from those of its chunks, detached."""
         rates, weights = (torch.zeros_like(blocks.weights).flatten(0, 1) for _ in range(2))  # [B*N, G]
-        for chunk, (_, rate, weight, _) in zip(chunks, parts, strict=True):
-            rates[chunk], weights[chunk] = rate, weight
-        numerator = sum(term.weight * sums[name] for name, term in self.active.items())
+        for rows, part in zip(chunks, parts, strict=True):
+            rates[rows], weights[rows] = part.rates, part.weights
+        sums = {name: torch.stack([part.sums[name] for part in parts]).sum() for name in self.active}
         return LossReport(
-            numerator=numerator + _attach_everything(output),
+            numerator=sum(term.weight * sums[name] for name, term in self.active.items()),
             weight=weights.sum(),
-            terms={name: value.detach() for name, value in sums.items()},
+            terms=sums,
             accept_rate=rates.view(blocks.label_mask.shape),
-            outside=sum(part[3] for part in parts),
+            outside=sum(part.outside for part in parts),
             num_slots=blocks.label_mask.sum(),
         )
+
+    def blocks_within(self, block_size: int, draft_vocab_size: int, num_depths: int = 1) -> int:
+        """Blocks of G slots whose logits over W tokens, and what a chunk makes of them, take ``chunk_gb``; at least 1."""
+        per_slot = 4 * self.kept_per_logit * draft_vocab_size * num_depths  # bytes: of every depth at once
+        return max(1, int(self.chunk_gb * 1e9 / (per_slot * block_size)))
+
+    @property
+    def kept_per_logit(self) -> int:
+        """Float32 values a slot and token of the draft vocabulary that a chunk holds at its peak."""
+        return KEPT_PER_LOGIT + sum(term.kept for term in self.active.values())
 
     def _require_teacher(self, batch: Batch) -> None:
         if batch.last_hidden is not None:
@@ -155,63 +185,60 @@ class DraftLoss:
         if needing:
             raise ValueError(f"{', '.join(needing)} need the target's last hidden states, but the batch has none")
 
-    def _rows(self, blocks: Blocks) -> Tensor:
-        """Flat indices of blocks with supervision. A batch without any keeps one block at weight 0, so that its loss
-        is a finite zero attached to every parameter and no rank waits for another (case 7)."""
-        rows = blocks.label_mask.any(-1).flatten().nonzero().squeeze(-1)
-        return rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=rows.device)
+    def _chunks(self, supervised: Tensor, drafter, block_size: int) -> list[Tensor]:
+        """Flat indices [K] of the ``supervised`` blocks (bool [B*N]), by chunk, in order: neighbours share teacher positions.
 
-    def _chunk(
-        self, drafter, outputs: Sequence[DraftOutput], blocks: Blocks, batch: Batch, rows: Tensor
-    ) -> list[tuple]:
-        states = [
-            tuple(
-                None if value is None else value.flatten(0, 1)[rows] for value in (each.hidden, each.confidence_logits)
-            )
-            for each in outputs
-        ]
-        if self.chunk_blocks is None:
-            return self._values(drafter, states, blocks, batch, rows)
-        return checkpoint(
-            self._values,
-            drafter,
-            states,
-            blocks,
-            batch,
-            rows,
-            use_reentrant=False,
-            preserve_rng_state=False,
+        A batch without any keeps one block at weight 0, so that its loss is a finite zero attached to every parameter and no
+        rank waits for another (case 7).
+        """
+        rows = supervised.nonzero().squeeze(-1)
+        rows = rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=rows.device)
+        size = self.chunk_blocks or len(rows)
+        if size == AUTO:
+            size = self.blocks_within(block_size, drafter.draft_vocab_size, 1 + len(drafter.exit_layers))
+        count = -(-len(rows) // size)
+        return list(rows.tensor_split(count))  # equal chunks: none is small
+
+    def _values(self, drafter, depths: Sequence[Sequence[Tensor | None]], blocks: Blocks, batch: Batch, rows: Tensor):
+        """Of a chunk, for every depth: Σ_terms λ Σ w value, where its gradient starts, and the values to report.
+
+        Each of ``depths`` holds, of its K blocks: h [K, G, D], the head's codes [K, G, R] or None, confidence logits [K, G] or
+        None. Logits are made for supervised slots only.
+        """
+        supervised, labels, decay = (
+            part.flatten(0, 1)[rows] for part in (blocks.label_mask, blocks.labels, blocks.weights)
         )
-
-    def _values(self, drafter, states: Sequence[tuple], blocks: Blocks, batch: Batch, rows: Tensor) -> list[tuple]:
-        """For each (hidden [K, G, D], confidence logits [K, G]) of ``states``: weighted sums of the active terms, accept rates and
-        weights [K, G], and the count of outside labels of a chunk."""
-        supervised = blocks.label_mask.flatten(0, 1)[rows]
         kept = supervised if supervised.any() else torch.ones_like(supervised)  # the weight-0 block of case 7
-        previous = blocks.previous.flatten(0, 1)[rows]
-        labels = draft_index(blocks.labels.flatten(0, 1)[rows][kept], drafter.draft_ids)
         target_probs = None if batch.last_hidden is None else teacher_probs(drafter, batch, blocks, rows, kept)
+        labels = draft_index(labels[kept], drafter.draft_ids)
         values = []
-        for hidden, confidence in states:
-            logits = drafter.draft_logits(hidden, previous)
-            logits = (
-                logits.flatten(0, 1) if kept.all() else logits[kept]
-            ).float()  # most chunks need no copy of [K, G, W]
-            slots = _slots(logits, labels, None if confidence is None else confidence[kept], target_probs)
-            values.append(self._sums(slots, logits, blocks.weights.flatten(0, 1)[rows], supervised, kept))
-        return values
+        for states in depths:
+            hidden, codes, confidence = (None if x is None else x[kept] for x in states)
+            logits = drafter.coded_logits(hidden, codes).float()  # [S, W]
+            slots = self._slots(logits, labels, confidence, target_probs)
+            values.append(self._sums(slots, decay, supervised, kept))
+        return zip(*values, strict=True)
 
-    def _sums(self, slots: Slots, logits: Tensor, decay: Tensor, supervised: Tensor, kept: Tensor) -> tuple:
-        """What :meth:`_values` says, of one depth."""
+    def _sums(self, slots: Slots, decay: Tensor, supervised: Tensor, kept: Tensor) -> tuple[Tensor, _Part]:
+        """Σ_terms λ Σ w value of one depth, and what it reports."""
         rates = torch.zeros_like(decay)
         if slots.accept_rate is not None:
             rates[kept] = slots.accept_rate.detach().clamp(0.0, 1.0)
         rates = rates * supervised
         weights = self._weights(slots, rates, decay, supervised, kept)
         sums = {name: (term(slots) * weights[kept]).sum() for name, term in self.active.items()}
-        if not any(term.trains_law for term in self.active.values()):  # the head still gets a gradient, 0 (case 8)
-            sums = {name: value + logits.sum() * 0.0 for name, value in sums.items()}
-        return sums, rates, weights, ((slots.labels < 0) & supervised[kept]).sum()
+        numerator = sum(term.weight * sums[name] for name, term in self.active.items())
+        outside = ((slots.labels < 0) & supervised[kept]).sum()
+        return numerator, _Part({name: value.detach() for name, value in sums.items()}, rates, weights, outside)
+
+    def _slots(
+        self, logits: Tensor, labels: Tensor, confidence_logits: Tensor | None, target_probs: Tensor | None
+    ) -> Slots:
+        """What terms may use of slots with draft logits [S, W]: the draft's softmax is made here and nowhere else."""
+        whole_log = any(term.needs_log_law for term in self.active.values())
+        picked, rate, draft_probs, log_probs = draft_law(logits, labels.clamp_min(0), target_probs, whole_log)
+        confidence_logits = None if confidence_logits is None else confidence_logits.float()
+        return Slots(log_probs, labels, rate, confidence_logits, target_probs, draft_probs, picked)
 
     def _weights(self, slots: Slots, rates: Tensor, decay: Tensor, supervised: Tensor, kept: Tensor) -> Tensor:
         """w_k [K, G], detached: the decay [K, G] times the factor of ``position_weights``."""
@@ -220,44 +247,21 @@ class DraftLoss:
         return decay * self.positions.factor(rates, label_probs, supervised)
 
 
-def _slots(logits: Tensor, labels: Tensor, confidence_logits: Tensor | None, target_probs: Tensor | None) -> Slots:
-    """What terms may use of slots with draft logits [S, W]: the draft's softmax is made here and nowhere else."""
-    log_draft_probs = F.log_softmax(logits, dim=-1)
-    confidence_logits = None if confidence_logits is None else confidence_logits.float()
-    if target_probs is None:
-        return Slots(log_draft_probs, labels, None, confidence_logits)
-    draft_probs = log_draft_probs.exp()
-    rate = accept_rate(draft_probs, target_probs)
-    return Slots(log_draft_probs, labels, rate, confidence_logits, target_probs, draft_probs)
+@dataclass(frozen=True)
+class _Part:
+    """What a chunk of K blocks reports, detached."""
+
+    sums: Mapping[str, Tensor]  # name -> Σ w value
+    rates: Tensor  # [K, G] c*_k
+    weights: Tensor  # [K, G] w_k
+    outside: Tensor  # labels outside the draft vocabulary
 
 
-@torch.no_grad()
-def teacher_probs(drafter, batch: Batch, blocks: Blocks, rows: Tensor, kept: Tensor) -> Tensor:
-    """p_t [S, W] float32 at the ``kept`` slots of blocks ``rows``, made once per distinct position.
-
-    Over a reduced draft vocabulary the law is exact, not renormalised: ``log_normalizer`` covers all V tokens.
-    """
-    num_blocks, num_tokens = blocks.anchors.shape[1], batch.input_ids.shape[1]
-    sequence = (rows // num_blocks).unsqueeze(-1) * num_tokens
-    flat = (sequence + blocks.teacher_positions.flatten(0, 1)[rows])[kept]
-    distinct, slot_of = flat.unique(return_inverse=True)
-    states = batch.last_hidden.flatten(0, 1)[distinct]
-    if drafter.draft_ids is None:
-        return torch.softmax(drafter.ends.logits(states).float(), dim=-1)[slot_of]
-    logits = drafter.ends.logits(states, drafter.draft_ids).float()
-    if batch.log_normalizer is not None:
-        normalizer = batch.log_normalizer.flatten()[distinct].float()
-    else:
-        normalizer = torch.logsumexp(drafter.ends.logits(states).float(), dim=-1)
-    return torch.exp(logits - normalizer.unsqueeze(-1))[slot_of]
-
-
-def draft_index(ids: Tensor, draft_ids: Tensor | None) -> Tensor:
-    """Index of target token ids [S] in the ascending draft vocabulary [W]; -1 outside it."""
-    if draft_ids is None:
-        return ids
-    place = torch.searchsorted(draft_ids, ids).clamp_max(len(draft_ids) - 1)
-    return torch.where(draft_ids[place] == ids, place, -1)
+def _states(drafter, output: DraftOutput, blocks: Blocks) -> tuple[Tensor | None, ...]:
+    """h [B*N, G, D], the head's codes [B*N, G, R] or None, and confidence logits [B*N, G] or None of one depth."""
+    codes = drafter.markov_head.codes(output.hidden, blocks.previous)
+    parts = (output.hidden, codes, output.confidence_logits)
+    return tuple(None if part is None else part.flatten(0, 1) for part in parts)
 
 
 def _attach_everything(output: DraftOutput) -> Tensor:

@@ -28,17 +28,20 @@ from torch.nn import functional as F
 class Slots:
     """What terms may use of S supervised slots; everything in float32. Without teacher states accept rate and laws are None."""
 
-    log_draft_probs: Tensor  # [S, W], differentiable
+    log_draft_probs: Tensor | None  # [S, W], differentiable; None where no term reads it (Term.needs_log_law)
     labels: Tensor  # [S] int64, index into the draft vocabulary; -1 for a label outside it
     accept_rate: Tensor | None  # [S] c*_k, differentiable
     confidence_logits: Tensor | None  # [S]; None without a confidence head
     target_probs: Tensor | None = None  # [S, W] p_t at the draft vocabulary, not renormalised
     draft_probs: Tensor | None = None  # [S, W] exp(log_draft_probs), made once for accept rate and terms
+    picked: Tensor | None = None  # [S] log p_d at the label (at 0 for one outside); None: read from log_draft_probs
 
     @property
     def label_log_probs(self) -> Tensor:
         """log p_d(x*) [S]; 0 for a label outside the draft vocabulary."""
-        picked = self.log_draft_probs.gather(-1, self.labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        picked = self.picked
+        if picked is None:
+            picked = self.log_draft_probs.gather(-1, self.labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
         return torch.where(self.labels >= 0, picked, torch.zeros_like(picked))
 
 
@@ -50,8 +53,9 @@ class Term(ABC):
     """
 
     needs_teacher = False  # the target's last hidden states: c*_k and p_t
+    needs_log_law = False  # log p_d at all W tokens, not the label's alone
+    kept = 0  # tensors [S, W] that it adds to what a chunk of the loss holds at its peak, by measurement
     needs_confidence = False
-    trains_law = True  # whether its gradient reaches the draft logits
 
     def __init__(self, weight: float) -> None:
         if not (math.isfinite(weight) and weight >= 0):
@@ -73,7 +77,8 @@ class CrossEntropy(Term):
 class SoftCrossEntropy(Term):
     """-Σ_v p_t(v) log p_d(v) over the draft vocabulary: what lies outside cannot be drafted whatever the logits."""
 
-    needs_teacher = True
+    needs_teacher = needs_log_law = True
+    kept = 1
 
     def __call__(self, slots: Slots) -> Tensor:
         return -(slots.target_probs * slots.log_draft_probs).sum(-1)
@@ -102,7 +107,6 @@ class Confidence(Term):
     def __init__(self, weight: float, stop_gradient: bool = True) -> None:
         super().__init__(weight)
         self.stop_gradient = stop_gradient
-        self.trains_law = not stop_gradient
 
     def __call__(self, slots: Slots) -> Tensor:
         rate = slots.accept_rate.detach() if self.stop_gradient else slots.accept_rate

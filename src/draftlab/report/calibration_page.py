@@ -76,7 +76,9 @@ def _cards(study: Study) -> list[dict[str, str]]:
         if row is not None:
             cards.append({"value": f"{row['roc_auc']:.3f}", "label": f"ROC-AUC at position 1: {label}"})
     before, after = (pick(study, source, SURVIVAL, 1, when) for when in (BEFORE, AFTER))
-    text = f"survival ECE at position 1 after STS (before: {percent(before['ece'])}, floor {percent(after['ece_floor'])})"
+    text = (
+        f"survival ECE at position 1 after STS (before: {percent(before['ece'])}, floor {percent(after['ece_floor'])})"
+    )
     return [*cards, {"value": percent(after["ece"]), "label": text}]
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftlab.data.cache import CODEC_NAMES, IDS_AND_MASK, CacheSettings, planned_bytes
+from draftlab.losses.draft_loss import AUTO
 
 GB, TB = 1e9, 1e12
 LOCAL_DISK = 4 * TB  # stored features beyond that are no advice
@@ -46,7 +47,7 @@ class Workload:
     max_steps: int
     features: str
     mixed: bool
-    chunk_blocks: int | None
+    chunk_blocks: int | str | None
     cache: CacheSettings = field(default_factory=CacheSettings)
     teachers: float | None = None
 
@@ -81,7 +82,7 @@ class Plan:
         return sum(self.memory.values())
 
 
-def workload(data, settings: Mapping[str, Any], chunk_blocks: int | None, mixed: bool) -> Workload:
+def workload(data, settings: Mapping[str, Any], chunk_blocks: int | str | None, mixed: bool) -> Workload:
     """Workload of a datamodule and of Lightning's trainer ``settings``.
 
     The size of the data is what ``data.expected`` says (``samples``, ``tokens`` of each).
@@ -138,9 +139,11 @@ def memory(parts, work: Workload, trainable: Counter, frozen: Counter) -> dict[s
     slots = work.batch_size * block.num_anchors * block.block_size
     activations = compute * drafter.kept_values(work.batch_size, work.max_length)
     features = 4 * context * (spec.num_features + 1) * spec.hidden_size
-    chunk = slots if work.chunk_blocks is None else min(slots, work.chunk_blocks * block.block_size)
-    # Student logits, log-softmax, their exponent, the minimum and two gradients; teacher logits and probabilities: float32.
-    loss = 8 * 4 * chunk * drafter.draft_vocab_size * (1 + len(drafter.exit_layers))  # of every depth at once
+    blocks, num_depths = work.chunk_blocks, 1 + len(drafter.exit_layers)
+    if blocks == AUTO:
+        blocks = parts.loss.blocks_within(block.block_size, drafter.draft_vocab_size, num_depths)
+    chunk = slots if blocks is None else min(slots, blocks * block.block_size)
+    loss = 4 * parts.loss.kept_per_logit * num_depths * chunk * drafter.draft_vocab_size
     parameters = sum(trainable.values())
     return {
         "drafter weights (float32)": 4 * parameters,
@@ -160,7 +163,7 @@ def fitting(parts, work: Workload, gpu_gb: float) -> list[tuple[str, float, bool
     single = f"data.batch_size=1 trainer.settings.accumulate_grad_batches={sequences}"
     steps = [
         ("as composed", {}),
-        ("loss.chunk_blocks=64", {"chunk_blocks": 64}),
+        ("loss.chunk_blocks=auto", {"chunk_blocks": AUTO} if parts.loss.chunk_gb else {}),
         ("data.features=memory", stored),
         (single, {"batch_size": 1, "accumulate": sequences}),
         ("trainer.settings.precision=bf16-mixed", {"mixed": True}),
