@@ -41,8 +41,8 @@ def test_page_tables_and_pictures_are_written_and_the_page_needs_nothing_else(wr
         "conditional ECE before",
         "floor",
         "ceiling c*",
-        "92.5%",
-        "95.7%",
+        "92.5 %",
+        "95.7 %",
         "tested on math",
     ):
         assert words in text
