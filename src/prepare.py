@@ -1,10 +1,11 @@
 """Prepare data: ``stage=responses`` lets the target write the answers that a drafter is trained on, ``stage=features``
-stores the target's states over them for ``data.features=cache``.
+stores the target's states over them for ``data.features=cache``, ``stage=stream`` ahead of a training that reads them.
 
     python src/prepare.py stage=responses data=laptop
     python src/prepare.py stage=responses target=custom target.path=/path/to/model data=laptop count=500
     python src/prepare.py stage=responses engine=openai servers=[http://127.0.0.1:8000/v1] data=laptop
     python src/prepare.py stage=features data=laptop data.features=cache data.codec=int4
+    python src/prepare.py stage=stream data=laptop data.features=stream         beside src/train.py with the same
     torchrun --nproc-per-node=8 src/prepare.py stage=features data.features=cache predict.devices=8 predict.strategy=ddp
 
 The prompts and the folder are those of the ``data`` choice, less what stands in evaluation prompts
@@ -21,7 +22,7 @@ from omegaconf import DictConfig
 
 from draftlab.cli import entry
 from draftlab.data.chat import Chat
-from draftlab.data.predict import prepare_cache, print_cache
+from draftlab.data.produce import FILLED_BY, check_stage, store_features
 from draftlab.data.remote.engine import find_service, outcome, served_identity, served_responses
 from draftlab.data.responses import (
     ResponseSettings,
@@ -34,7 +35,7 @@ from draftlab.data.responses import (
 from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
 from draftlab.training.run import load_data, pick_device
 
-STAGES = ("responses", "features")
+STAGES = ("responses", *FILLED_BY)
 
 
 @hydra.main(config_path="../conf", config_name="prepare", version_base="1.3")
@@ -43,7 +44,7 @@ def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
     if cfg.stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, got {cfg.stage!r}")
-    if cfg.stage == "features":
+    if cfg.stage in FILLED_BY:
         write_features(cfg)
         return
     if cfg.count is not None and cfg.count < 1:
@@ -77,18 +78,16 @@ def main(cfg: DictConfig) -> None:
 
 
 def write_features(cfg: DictConfig) -> None:
-    """Store the target's states over the answers of the data choice, and say what they take.
+    """Store the target's states over the answers of the data choice: all of them, or those that a training is about to read.
 
     Raises:
-        ValueError: another feature mode than ``cache``, or what :func:`draftlab.data.predict.write_cache` refuses.
+        ValueError: what :func:`draftlab.data.produce.check_stage` and :func:`draftlab.data.produce.store_features` refuse.
     """
-    data = hydra.utils.instantiate(cfg.data)
-    if data.features != "cache":
-        raise ValueError(f"stage=features fills the cache of data.features=cache, got data.features={data.features}")
+    data, trainer = hydra.utils.instantiate(cfg.data), hydra.utils.instantiate(cfg.predict)
+    check_stage(cfg.stage, data, trainer.world_size)
     spec, device = hydra.utils.instantiate(cfg.target), pick_device(cfg.predict.accelerator)
     load_data(data, spec)
-    trainer = hydra.utils.instantiate(cfg.predict)
-    print_cache(*prepare_cache(data, load_target(spec, device), trainer))
+    store_features(data, load_target(spec, device), trainer)
 
 
 def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> ResponseSettings:

@@ -70,6 +70,7 @@ def main(cfg: DictConfig) -> None:
         logger=list(hydra.utils.instantiate(cfg.logger).values()),
         default_root_dir=str(folder),
     )
+    data.require_ranks(trainer.world_size)
     if checkpoint is not None:
         check_resume(parts.drafter, checkpoint, trainer.world_size)
         check_same_training(folder, cfg)

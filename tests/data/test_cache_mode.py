@@ -10,6 +10,7 @@ import torch
 
 import cached
 import fitting
+from draftlab.data import predict
 from draftlab.data.datamodule import DraftDataModule
 from draftlab.data.predict import prepare_cache
 
@@ -92,3 +93,32 @@ def test_an_added_conversation_gets_a_cache_of_its_own(target, answers):
     assert data.cache_place(target)[0] == folder
     data.cache = dataclasses.replace(data.cache, codec="fp8")
     assert data.cache_place(target)[0] != folder
+
+
+def test_a_basis_is_learned_from_the_conversations_to_train_on_alone(target, answers, monkeypatch):
+    learned, learn = [], predict.learn_basis
+    monkeypatch.setattr(
+        predict, "learn_basis", lambda t, samples, s: (learned.extend(samples), learn(t, samples, s))[1]
+    )
+    data = loaded(target, answers, "cache", codec="lowrank", codec_rank=8)
+    prepare_cache(data, target, cached.trainer())
+    assert [sample.id for sample in learned] == [data.samples[index].id for index in data.train_indices]
+    other = loaded(target, answers, "cache", codec="lowrank", codec_rank=8, val_samples=3)
+    assert other.cache_place(target)[0] != data.cache_place(target)[0], "another split has another basis"
+    plain = (loaded(target, answers, "cache", val_samples=count).cache_place(target)[0] for count in (2, 3))
+    assert len(set(plain)) == 1
+
+
+def test_a_drafter_that_reads_no_tapped_layer_stores_none_in_memory_mode(target, answers, tmp_path):
+    weights, sizes = {}, {}
+    for layers in (True, False):
+        data = loaded(target, answers, "memory", cache_dir=str(tmp_path / str(layers)))
+        module = fitting.named_module(target, "mtp")
+        assert module.drafter.reads_last_hidden and not module.drafter.reads_layers
+        data.compute_features(target, True, True, layers)
+        fitting.silent_trainer(tmp_path / "run", max_steps=3).fit(module, data)
+        weights[layers] = fitting.weights_of(module)
+        sizes[layers] = sum(path.stat().st_size for path in (tmp_path / str(layers)).glob("*.safetensors"))
+    assert all(torch.equal(weights[False][name], tensor) for name, tensor in weights[True].items())
+    spec, tokens = target.spec, sum(map(len, data.samples))
+    assert sizes[True] - sizes[False] == pytest.approx(tokens * spec.feature_size * 2, rel=0.01)

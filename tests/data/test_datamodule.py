@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import tiny
-from draftlab.data.datamodule import DraftDataModule, split
+from draftlab.data.datamodule import DraftDataModule
 from draftlab.data.files import digest
-from draftlab.data.samples import Sample
+from draftlab.data.samples import Sample, split
 from draftlab.types import Batch
 
 
@@ -236,7 +236,7 @@ def test_answers_of_another_target_are_pointed_out(answers, frozen, tokenizer, t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": "disk"}, "data.features must be one of online, memory, cache, got 'disk'"),
+        ({"features": "disk"}, "data.features must be one of online, memory, cache, stream, got 'disk'"),
         ({"feature_dtype": "int8"}, "data.feature_dtype must be one of"),
         ({"max_length": 1}, "data.max_length must be at least 2"),
         ({"batch_size": 0}, "data.batch_size must be at least 1"),

@@ -7,8 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from draftlab.data.datamodule import finished_batches
-from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader
+from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader, finished_batches
 from draftlab.types import Batch
 
 LENGTHS = [5 + (7 * i) % 23 for i in range(29)]

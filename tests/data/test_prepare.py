@@ -72,8 +72,13 @@ def test_another_run_in_the_same_folder_is_refused_before_weights_load(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["stage=answers"], "stage must be one of responses, features, got 'answers'"),
+        (["stage=answers"], "stage must be one of responses, features, stream, got 'answers'"),
         (["stage=features"], "stage=features fills the cache of data.features=cache, got data.features=memory"),
+        (["stage=stream"], "stage=stream fills the stream of data.features=stream, got data.features=memory"),
+        (
+            ["stage=stream", "data.features=stream", "predict.devices=2", "predict.accelerator=cpu"],
+            "data.features=stream has one process on either side",
+        ),
         (["count=0"], "count must be null or at least 1"),
         (["sampling.temperature=-1"], "sampling.temperature must be a finite number >= 0"),
         (["responses.batch_size=0"], "responses.batch_size must be at least 1"),

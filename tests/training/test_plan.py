@@ -143,3 +143,13 @@ def test_meta_drafters_take_no_memory():
     assert torch.empty(1, device="meta").is_meta
     plan = plan_of("target=gemma4_12b")
     assert sum(plan.trainable.values()) > 5e8 and plan.memory_total > 1e9
+
+
+def test_a_stream_takes_its_window_instead_of_the_total():
+    plan = plan_of("target=qwen3_4b", "data.features=stream", "data.codec=int4", "data.window_gb=50")
+    line = next(line for line in text_of(plan).splitlines() if "stream, data.codec=int4" in line)
+    assert "50.00 GB" in line and "TB" not in line
+    small = plan_of("target=smollm2_135m", "data.features=stream", "data.window_gb=5000")
+    line = next(line for line in text_of(small).splitlines() if "stream, data.codec=bf16" in line)
+    total = codec_totals(small.parts.spec, small.work)["bf16"]
+    assert f"{total / 1e9:,.2f} GB" in line, "no more than there is"

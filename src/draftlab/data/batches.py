@@ -20,6 +20,7 @@ from draftlab.data.cache import CacheStore
 from draftlab.data.features import FeatureStore, collate
 from draftlab.data.packing import pack
 from draftlab.data.samples import Sample
+from draftlab.data.stream import StreamStore
 from draftlab.types import Batch
 
 
@@ -29,7 +30,7 @@ class BatchMaker:
 
     samples: list[Sample]
     indices: list[int]
-    store: FeatureStore | CacheStore | None
+    store: FeatureStore | CacheStore | StreamStore | None
 
     def __call__(self, rows: Sequence[int]) -> Batch:
         """Rows as a batch, with features where they are stored; no row at all gives one without supervision."""

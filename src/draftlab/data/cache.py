@@ -90,6 +90,13 @@ class CacheSettings:
             return lowrank.bytes_per_token(spec.num_features, self.rank_of(spec))
         return spec.num_features * bytes_per_token(self.codec, spec.hidden_size)
 
+    def payload_bytes(self, spec: Any, loss_mask: Tensor) -> int:
+        """Bytes that the conversation with supervised positions ``loss_mask`` bool [T] takes, exactly."""
+        kept = extent(loss_mask, self.trim)
+        states = len(kept.states) * bytes_per_token(self.last_codec, spec.hidden_size)
+        features = kept.context * self.feature_bytes(spec)
+        return kept.tokens * IDS_AND_MASK + features + states + len(kept.teachers) * NORMALIZER
+
     def layout(self, spec: Any, basis: lowrank.Basis | None = None) -> Layout:
         """Layout of payloads for the target of ``spec``; ``basis`` belongs to codec ``lowrank``."""
         layers = spec.num_features
@@ -97,8 +104,14 @@ class CacheSettings:
         return Layout(layers, spec.hidden_size, features, CODECS[self.last_codec], self.trim)
 
 
-def cache_identity(target: Any, samples: Sequence[Sample], settings: CacheSettings, text: dict) -> dict[str, Any]:
-    """What must agree for a cache to be this run's; ``text`` names tokenizer, template and max_length."""
+def cache_identity(
+    target: Any, samples: Sequence[Sample], settings: CacheSettings, text: dict, held_out: Sequence[int] = ()
+) -> dict[str, Any]:
+    """What must agree for a cache to be this run's.
+
+    Args:
+        text: names tokenizer, template and max_length. held_out: indices of samples that a basis is not learned from.
+    """
     low_rank = settings.codec == lowrank.NAME
     return {
         **text_identity(target, samples, text),
@@ -110,6 +123,7 @@ def cache_identity(target: Any, samples: Sequence[Sample], settings: CacheSettin
         "supervised": digest([sample.loss_mask.nonzero().squeeze(-1).tolist() for sample in samples]),
         "compute_dtype": str(compute_dtype(target, computing(settings))),
         "shard_tokens": settings.shard_tokens,
+        **({"held_out": digest(sorted(held_out))} if low_rank else {}),
     }
 
 
@@ -159,13 +173,7 @@ class CacheStore:
         Raises:
             ValueError: bytes were changed, or they are another conversation's.
         """
-        shard, sample = self._open(self._shard_of[index]), self.samples[index]
-        stored = unpack(shard.payload(index), sample.loss_mask, self.layout)
-        if not torch.equal(stored.input_ids, sample.input_ids[: len(stored.input_ids)].to(torch.int32)):
-            raise ValueError(
-                f"{shard.path} holds another conversation in place of {sample.id!r}; prepare the features again"
-            )
-        return stored.features, stored.last_hidden, stored.log_normalizer
+        return read_sample(self._open(self._shard_of[index]), index, self.samples[index], self.layout)
 
     def _open(self, index: int) -> Shard:
         if index not in self._shards:
@@ -197,6 +205,20 @@ class CacheStore:
         )
         own = live.last_hidden[0].float().cpu()[kept.states]
         _compare(own, stored[1][kept.states], self.layout, "last_hidden", compute)
+
+
+def read_sample(shard: Shard, index: int, sample: Sample, layout: Layout) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``features`` [T, M*D], ``last_hidden`` [T, D] and ``log_normalizer`` [T] of ``sample``, number ``index``, in ``shard``.
+
+    Raises:
+        ValueError: bytes were changed, or they are another conversation's.
+    """
+    stored = unpack(shard.payload(index), sample.loss_mask, layout)
+    if not torch.equal(stored.input_ids, sample.input_ids[: len(stored.input_ids)].to(torch.int32)):
+        raise ValueError(
+            f"{shard.path} holds another conversation in place of {sample.id!r}; prepare the features again"
+        )
+    return stored.features, stored.last_hidden, stored.log_normalizer
 
 
 def open_cache(
@@ -239,7 +261,7 @@ def check_stamp(shard: Shard, stamp: str, index: int, basis: str | None = None) 
         if shard.meta.get(key) != expected:
             raise ValueError(
                 f"{shard.path} is a foreign shard: its {key} is {shard.meta.get(key)!r}, expected {expected!r}; remove it and "
-                "run prepare.py stage=features again"
+                "run prepare.py with the same stage again"
             )
 
 

@@ -22,15 +22,17 @@ from draftlab.data.batches import BatchMaker, PackedMaker
 from draftlab.data.cache import CacheSettings, CacheStore, cache_folder, cache_identity, open_cache
 from draftlab.data.chat import Chat
 from draftlab.data.features import DTYPES, FeatureSettings, FeatureStore, compute_features, features_identity
-from draftlab.data.files import digest, resolve_path
-from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader
+from draftlab.data.files import resolve_path
+from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader, finished_batches, planned_batches
 from draftlab.data.packing import padding_share
 from draftlab.data.prompts import Prompt
 from draftlab.data.responses import read_manifest
-from draftlab.data.samples import Sample, SampleCounts, read_samples
+from draftlab.data.samples import Sample, SampleCounts, read_samples, split
+from draftlab.data.stream import StreamStore, open_stream, stream_of
 from draftlab.data.vocabulary import token_counts
+from draftlab.data.window import StreamSettings
 
-FEATURES = ("online", "memory", "cache")
+FEATURES = ("online", "memory", "cache", "stream")
 
 
 class DraftDataModule(L.LightningDataModule):
@@ -40,8 +42,9 @@ class DraftDataModule(L.LightningDataModule):
         path: folder written by ``prepare.py``, or a JSONL file; ``project:…`` lies in the project's folder.
         more_paths: further answers to train on, of the same kinds; a prompt answered in several is on one side only.
         prompts: gives the prompts whose answers belong into ``path``; used by ``prepare.py`` only.
-        features: ``memory`` (computed once, kept on disk, mapped), ``online`` (the target runs inside training) or ``cache``
-            (encoded shards that ``prepare.py stage=features`` has written).
+        features: ``memory`` (computed once, kept on disk, mapped), ``online`` (the target runs inside training), ``cache``
+            (encoded shards that ``prepare.py stage=features`` has written) or ``stream`` (a window of shards that
+            ``prepare.py stage=stream`` fills while training empties it).
         max_length: tokens after which a conversation is cut.
         batch_size: sequences a rank and step.
         val_samples: held-out samples.
@@ -52,7 +55,8 @@ class DraftDataModule(L.LightningDataModule):
         cache_dir: folder of stored features; null for one in the cache that is chosen by their identity.
         expected: ``samples`` and ``tokens`` of each, for plans of answers that are not written yet; also ``teachers`` of each,
             the tokens that an anchor can be at.
-        codec, last_codec, trim, codec_rank, shard_tokens: of the cache, see :class:`draftlab.data.cache.CacheSettings`.
+        codec, last_codec, trim, codec_rank, shard_tokens: of cache and stream, see :class:`draftlab.data.cache.CacheSettings`.
+        window_gb, producer_seconds: of the stream, see :class:`draftlab.data.window.StreamSettings`.
         packing: tokens of a row in which several conversations of a training batch stand one behind the other; null pads each
             to a row of its own. Held-out batches are never packed.
 
@@ -81,6 +85,8 @@ class DraftDataModule(L.LightningDataModule):
         codec_rank: int | None = None,
         shard_tokens: int = 16384,
         packing: int | None = None,
+        window_gb: float = 20.0,
+        producer_seconds: float = 120.0,
     ) -> None:
         super().__init__()
         if packing is not None and (not isinstance(packing, int) or packing < max_length):
@@ -108,14 +114,15 @@ class DraftDataModule(L.LightningDataModule):
         self.num_workers, self.cache_dir = num_workers, cache_dir
         self.feature_dtype, self.compute_dtype = feature_dtype, compute_dtype
         self.cache = CacheSettings(codec, last_codec, trim, codec_rank, compute_dtype, shard_tokens=shard_tokens)
+        self.stream = StreamSettings(window_gb, producer_seconds)
         self.expected, self.packing = dict(expected or {}), packing
         self.samples: list[Sample] = []
         self.counts = SampleCounts()
         self.train_indices: list[int] = []
         self.val_indices: list[int] = []
         self._vocab_size = 0
-        self._text_identity: dict[str, Any] = {}
-        self._store: FeatureStore | CacheStore | None = None
+        self.text_identity: dict[str, Any] = {}
+        self._store: FeatureStore | CacheStore | StreamStore | None = None
 
     @property
     def folder(self) -> Path:
@@ -136,6 +143,11 @@ class DraftDataModule(L.LightningDataModule):
     def folders(self) -> list[Path]:
         """All places to read answers from, the one of ``path`` first."""
         return [self.folder, *map(resolve_path, self.more_paths)]
+
+    @property
+    def features_folder(self) -> Path | None:
+        """Folder of stored features; None for one that is named by their identity."""
+        return None if self.cache_dir is None else resolve_path(self.cache_dir)
 
     def read_prompts(self) -> list[Prompt]:
         """The prompts whose answers belong into ``path``."""
@@ -164,7 +176,7 @@ class DraftDataModule(L.LightningDataModule):
                 "samples; make it smaller"
             )
         self._vocab_size = spec.vocab_size
-        self._text_identity = {
+        self.text_identity = {
             "tokenizer": chat.tokenizer_hash,
             "template": chat.template_hash,
             "max_length": self.max_length,
@@ -172,6 +184,8 @@ class DraftDataModule(L.LightningDataModule):
         print(f"{len(self.train_indices)} samples to train on, {len(self.val_indices)} held out", flush=True)
         print(self._padding_text(), flush=True)
         self._warn_of_other_target(spec)
+        if self.features == "stream":
+            stream_of(self).check_size(spec)
         return self
 
     def token_counts(self) -> Tensor:
@@ -179,58 +193,91 @@ class DraftDataModule(L.LightningDataModule):
         samples = (self.samples[index] for index in self.train_indices)
         return token_counts((sample.input_ids[sample.loss_mask] for sample in samples), self._vocab_size)
 
-    def compute_features(self, target: Any, log_normalizer: bool = True, last_hidden_context: bool = False) -> None:
+    def compute_features(
+        self, target: Any, log_normalizer: bool = True, last_hidden_context: bool = False, layers: bool = True
+    ) -> None:
         """Compute the features of all samples, or open those of an earlier run; does nothing in online mode.
 
         Args:
             log_normalizer: whether the drafter's vocabulary is reduced. last_hidden_context: whether it reads last hidden
-                states as context.
+                states as context. layers: whether it reads the tapped layers; a cache or stream holds them all the same.
 
         Raises:
             ValueError: a cache that is missing, damaged, of another identity, or without the states that are read.
         """
         if self.features == "online":
             return
-        if self.features == "cache":
+        if self.features in ("cache", "stream"):
             if last_hidden_context and self.cache.trim == "teachers":
                 raise ValueError(
                     "data.trim=teachers keeps last hidden states where they teach only, but this drafter reads them as "
                     "context; prepare and train with data.trim=span"
                 )
-            self._store = open_cache(target, self.samples, *self.cache_place(target), self.cache)
+            if self.features == "stream":
+                self._store = open_stream(target, stream_of(self))
+            else:
+                self._store = open_cache(target, self.samples, *self.cache_place(target), self.cache)
             return
-        settings = FeatureSettings(self.feature_dtype, log_normalizer, self.compute_dtype)
-        identity = features_identity(target, self.samples, settings, self._text_identity)
-        folder = None if self.cache_dir is None else resolve_path(self.cache_dir)
-        self._store = compute_features(target, self.samples, folder, identity, settings)
+        settings = FeatureSettings(self.feature_dtype, log_normalizer, self.compute_dtype, layers=layers)
+        identity = features_identity(target, self.samples, settings, self.text_identity)
+        self._store = compute_features(target, self.samples, self.features_folder, identity, settings)
 
     def cache_place(self, target: Any) -> tuple[Path, dict[str, Any]]:
         """Folder and identity of the cache of the loaded samples."""
-        identity = cache_identity(target, self.samples, self.cache, self._text_identity)
-        return cache_folder(None if self.cache_dir is None else resolve_path(self.cache_dir), identity), identity
+        identity = cache_identity(target, self.samples, self.cache, self.text_identity, self.val_indices)
+        return cache_folder(self.features_folder, identity), identity
+
+    def require_ranks(self, world_size: int) -> None:
+        """Refuse what ``world_size`` processes cannot make or train from.
+
+        Raises:
+            ValueError: a stream and several processes.
+        """
+        if self.features == "stream" and world_size > 1:
+            raise ValueError(
+                f"data.features=stream has one process on either side, since a shard is freed behind training, but this run has "
+                f"{world_size} (devices × num_nodes); use data.features=cache or online with several"
+            )
+
+    def setup(self, stage: str) -> None:
+        """Called by the trainer before it loads anything."""
+        self.require_ranks(self.trainer.world_size)
+
+    def teardown(self, stage: str) -> None:
+        """Called by the trainer when it has ended well."""
+        if stage == "fit" and isinstance(self._store, StreamStore):
+            self._store.close(finished_batches(self.trainer))
 
     def train_dataloader(self) -> ResumableLoader:
         """Training batches, shuffled by (seed, epoch), from where the trainer stands."""
-        return self._loader(self.train_indices, self.seed, lambda: finished_batches(self.trainer), self.packing)
+        plan, store = self._plan(self.train_indices, self.seed), self._store
+        maker = BatchMaker(self.samples, self.train_indices, store)
+        make = maker if self.packing is None else PackedMaker(maker, self.packing)
+        if not isinstance(store, StreamStore):
+            return ResumableLoader(Batches(plan, make), lambda: finished_batches(self.trainer), self.num_workers)
+        store.until = planned_batches(self.trainer, len(plan))
+        return ResumableLoader(
+            Batches(plan, make, store.reading), lambda: finished_batches(self.trainer), self.num_workers, store.advance
+        )
 
     def val_dataloader(self) -> ResumableLoader | list:
         """Held-out batches, always the same in the same order."""
-        return self._loader(self.val_indices, None, lambda: 0) if self.val_indices else []
+        if not self.val_indices:
+            return []
+        plan = self._plan(self.val_indices, None)
+        maker = BatchMaker(self.samples, self.val_indices, self._store)
+        if isinstance(self._store, StreamStore):
+            held = [self.samples[index] for index in self.val_indices]
+            maker = BatchMaker(held, list(range(len(held))), self._store.held)
+        return ResumableLoader(Batches(plan, maker), lambda: 0, self.num_workers)
 
-    def _loader(
-        self, indices: list[int], seed: int | None, finished: Callable[[], int | None], packing: int | None = None
-    ) -> ResumableLoader:
+    def _plan(self, indices: list[int], seed: int | None) -> BatchPlan:
         if not self.samples:
             raise ValueError("the data was not loaded; call load(spec, tokenizer) before training")
         if self.features != "online" and self._store is None:
             raise ValueError(f"data.features={self.features} needs compute_features(target) before training")
-        trainer = self.trainer
-        world_size, rank = (trainer.world_size, trainer.global_rank) if trainer else (1, 0)
-        lengths = [len(self.samples[index]) for index in indices]
-        plan = BatchPlan(lengths, self.batch_size, seed, world_size, rank)
-        maker = BatchMaker(self.samples, indices, self._store)
-        batches = Batches(plan, maker if packing is None else PackedMaker(maker, packing))
-        return ResumableLoader(batches, finished, self.num_workers)
+        world_size, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        return BatchPlan([len(self.samples[index]) for index in indices], self.batch_size, seed, world_size, rank)
 
     def _padding_text(self) -> str:
         """How much of a training epoch's batches is padding, in padded rows and, where they are packed, in those."""
@@ -251,26 +298,3 @@ class DraftDataModule(L.LightningDataModule):
                     f"warning: the answers in {folder} were written by {writer}; a drafter for {spec.name} learns more "
                     f"from those of {spec.name} itself"
                 )
-
-
-def finished_batches(trainer: L.Trainer | None) -> int | None:
-    """Training batches whose optimisation has ended, over all epochs; what was fetched ahead does not count."""
-    return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress.total.processed
-
-
-def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices to train on and at least ``val_samples`` held-out ones (none for 0), disjoint by question, in file order.
-
-    Every sample is on one side, and samples that ask the same (``prompts.question``: whatever case, spacing, system
-    message, file or answer) on the same side. Questions are ranked by a seeded hash and held out from the front.
-    """
-    ranks = [digest([seed, sample.prompt]) for sample in samples]
-    first: dict[str, str] = {}  # question -> the least rank of its wordings
-    for sample, rank in zip(samples, ranks, strict=True):
-        first[sample.question] = min(rank, first.get(sample.question, rank))
-    keys = [(first[sample.question], sample.question) for sample in samples]
-    ranked = sorted(range(len(samples)), key=lambda index: (keys[index], index))
-    held_out = val_samples
-    while 0 < held_out < len(ranked) and keys[ranked[held_out]] == keys[ranked[held_out - 1]]:
-        held_out += 1
-    return sorted(ranked[held_out:]), sorted(ranked[:held_out])

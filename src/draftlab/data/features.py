@@ -41,7 +41,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class FeatureSettings:
     """How features are computed and stored; ``batch_tokens`` and ``shard_tokens`` bound what is held at a time.
 
-    ``compute_dtype`` is that of matrix products: ``auto`` (see :func:`compute_dtype`) or a dtype.
+    ``compute_dtype`` is that of matrix products: ``auto`` (see :func:`compute_dtype`) or a dtype. Without ``layers`` features are
+    0 wide: some drafters read the last hidden state only.
     """
 
     dtype: str = "bfloat16"
@@ -49,6 +50,7 @@ class FeatureSettings:
     compute_dtype: str = "auto"
     batch_tokens: int = 4096
     shard_tokens: int = 16384
+    layers: bool = True
 
 
 def compute_dtype(target: Any, settings: FeatureSettings) -> torch.dtype:
@@ -73,6 +75,7 @@ def features_identity(target: Any, samples: Sequence[Sample], settings: FeatureS
         "compute_dtype": str(compute_dtype(target, settings)),
         "log_normalizer": settings.log_normalizer,
         "shard_tokens": settings.shard_tokens,
+        **({} if settings.layers else {"layers": False}),
     }
 
 
@@ -172,7 +175,7 @@ def _read_features(target: Any, samples: Sequence[Sample], settings: FeatureSett
 def read_states(
     target: Any, samples: Sequence[Sample], settings: FeatureSettings, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """``features`` [K, M*D] and ``last_hidden`` [K, D] of all K tokens of ``samples``, in ``dtype`` on the CPU."""
+    """``features`` [K, M*D or 0] and ``last_hidden`` [K, D] of all K tokens of ``samples``, in ``dtype`` on the CPU."""
     compute = compute_dtype(target, settings)
     parts: dict[str, list[Tensor]] = {"features": [], "last_hidden": []}
     per_batch = max(1, settings.batch_tokens // max(map(len, samples)))
@@ -181,7 +184,7 @@ def read_states(
         with torch.autocast(target.device.type, compute, enabled=compute != target.dtype):
             batch = target.read(collate(group).to(target.device), log_normalizer=False)
         real = batch.attention_mask
-        parts["features"].append(batch.features[real].to("cpu", dtype))
+        parts["features"].append(batch.features[real][:, : None if settings.layers else 0].to("cpu", dtype))
         parts["last_hidden"].append(batch.last_hidden[real].to("cpu", dtype))
     return {name: torch.cat(values) for name, values in parts.items()}
 
@@ -243,7 +246,7 @@ def _open_shard(path: Path) -> dict[str, Tensor]:
 
 
 def _bytes_per_token(spec: Any, settings: FeatureSettings) -> int:
-    size = (spec.feature_size + spec.hidden_size) * DTYPES[settings.dtype].itemsize
+    size = (spec.feature_size * settings.layers + spec.hidden_size) * DTYPES[settings.dtype].itemsize
     return size + (4 if settings.log_normalizer else 0)
 
 

@@ -13,7 +13,9 @@ files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
+import lightning as L
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -73,16 +75,22 @@ class BatchPlan:
 
 
 class Batches(Dataset):
-    """A dataset whose items are whole batches, by (epoch, index)."""
+    """A dataset whose items are whole batches, by (epoch, index), each made within ``reading`` of it."""
 
-    def __init__(self, plan: BatchPlan, make: Callable[[list[int]], Batch]) -> None:
-        self.plan, self.make = plan, make
+    def __init__(
+        self,
+        plan: BatchPlan,
+        make: Callable[[list[int]], Batch],
+        reading: Callable[[int, int], AbstractContextManager] = lambda *_: nullcontext(),
+    ) -> None:
+        self.plan, self.make, self.reading = plan, make, reading
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __getitem__(self, key: tuple[int, int]) -> Batch:
-        return self.make(self.plan.rows(*key))
+        with self.reading(*key):
+            return self.make(self.plan.rows(*key))
 
 
 class BatchOrder(DistributedSampler):
@@ -110,11 +118,30 @@ class ResumableLoader(DataLoader):
         finished: how many batches the trainer has finished, over all epochs; None if there is no trainer to ask, then
             the loaded state counts.
         num_workers: processes that load ahead.
+        advanced: told the number of finished batches before the first batch and after each; None: nobody is.
     """
 
-    def __init__(self, batches: Batches, finished: Callable[[], int | None], num_workers: int = 0) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        finished: Callable[[], int | None],
+        num_workers: int = 0,
+        advanced: Callable[[int], None] | None = None,
+    ) -> None:
         super().__init__(batches, batch_size=None, sampler=BatchOrder(batches, self._position), num_workers=num_workers)
-        self._finished, self._loaded = finished, 0
+        self._finished, self._loaded, self._advanced = finished, 0, advanced
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of a pass."""
+        return super().__iter__() if self._advanced is None else self._telling()
+
+    def _telling(self) -> Iterator[Batch]:
+        first = self._position()
+        self._advanced(first)
+        for count, batch in enumerate(super().__iter__(), start=1):
+            yield batch
+            finished = self._finished()  # without a trainer, a batch is behind us as soon as the next one is asked for
+            self._advanced(first + count if finished is None else finished)
 
     def state_dict(self) -> dict[str, int]:
         """Where the trainer stands."""
@@ -127,3 +154,17 @@ class ResumableLoader(DataLoader):
     def _position(self) -> int:
         finished = self._finished()
         return self._loaded if finished is None else finished
+
+
+def finished_batches(trainer: L.Trainer | None) -> int | None:
+    """Training batches whose optimisation has ended, over all epochs; what was fetched ahead does not count."""
+    return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress.total.processed
+
+
+def planned_batches(trainer: L.Trainer | None, batches: int) -> int | None:
+    """Training batches of the whole training, at most, in epochs of ``batches``; None if it has no known end."""
+    if trainer is None:
+        return None
+    ends = [trainer.max_epochs * batches] if trainer.max_epochs not in (None, -1) else []
+    ends += [trainer.max_steps * trainer.accumulate_grad_batches] if trainer.max_steps > 0 else []
+    return min(ends, default=None)

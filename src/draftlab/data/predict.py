@@ -63,7 +63,8 @@ def prepare_cache(data: Any, target: Any, trainer: L.Trainer) -> tuple[Path, dic
         ValueError: what :class:`Writing` and :func:`draftlab.data.cache.open_cache` refuse.
     """
     folder, identity = data.cache_place(target)
-    writing = Writing(target, data.samples, folder, identity, data.cache)
+    training = [data.samples[index] for index in data.train_indices]
+    writing = Writing(target, data.samples, folder, identity, data.cache, training)
     manifest = write_cache(writing, trainer)
     open_cache(target, data.samples, folder, identity, data.cache)
     counts = manifest["counts"]
@@ -86,15 +87,25 @@ def print_cache(folder: Path, manifest: dict[str, Any], ratio: float) -> None:
 class Writing:
     """One unfinished cache: which shards are missing, and how one is made. Built by every rank before any of them writes.
 
+    Args:
+        teaching: what codec ``lowrank`` learns its basis from, as told by ``identity``; None: ``samples``.
+
     Raises:
         ValueError: the folder holds another identity, or a shard of another one.
     """
 
     def __init__(
-        self, target: Any, samples: Sequence[Sample], folder: Path, identity: dict, settings: CacheSettings
+        self,
+        target: Any,
+        samples: Sequence[Sample],
+        folder: Path,
+        identity: dict,
+        settings: CacheSettings,
+        teaching: Sequence[Sample] | None = None,
     ) -> None:
         self.target, self.samples, self.folder, self.identity = target, samples, folder, identity
         self.settings, self.stamp = settings, digest(identity)
+        self.teaching = samples if teaching is None else teaching
         claim(folder, identity, "features", "data.cache_dir")
         self.shards = plan_shards(samples, settings.shard_tokens)
         # Nothing can be read without the basis it was made with, so that a lost one takes all shards with it.
@@ -114,7 +125,7 @@ class Writing:
         if self.missing:
             reopen(self.folder, self.identity)
         if self.settings.codec == lowrank.NAME and not (self.folder / BASIS).exists():
-            lowrank.save_basis(self.folder / BASIS, learn_basis(self.target, self.samples, self.settings))
+            lowrank.save_basis(self.folder / BASIS, learn_basis(self.target, self.teaching, self.settings))
 
     @cached_property
     def layout(self) -> Layout:
@@ -128,32 +139,12 @@ class Writing:
 
     def make(self, index: int) -> list[Member]:
         """The members of shard ``index``, in its order."""
-        part = [self.samples[i] for i in self.shards[index]]
-        states = read_states(self.target, part, computing(self.settings), torch.float32)
-        lengths = [len(sample) for sample in part]
-        members = []
-        for i, sample, features, last in zip(
-            self.shards[index],
-            part,
-            states["features"].split(lengths),
-            states["last_hidden"].split(lengths),
-            strict=True,
-        ):
-            members.append(Member(i, sample.id, len(sample), self._payload(sample, features, last)))
-        return members
+        return encode(self.target, self.samples, self.shards[index], self.layout, self.settings)
 
-    def _payload(self, sample: Sample, features: Tensor, last: Tensor) -> bytes:
-        layout, kept = self.layout, extent(sample.loss_mask, self.settings.trim)
-        try:
-            stored = layout.last_hidden.encode(last[kept.states])
-            decoded = torch.zeros_like(last)
-            decoded[kept.states] = layout.last_hidden.decode(stored, layout.hidden)
-            teaching = decoded[kept.teachers].to(self.target.device, self.target.dtype)
-            compute = compute_dtype(self.target, computing(self.settings))
-            normalizer = self.target.log_normalizer(teaching, compute).cpu()
-            return pack(sample.input_ids, sample.loss_mask, features, stored, normalizer, layout)
-        except ValueError as error:
-            raise ValueError(f"target {self.target.spec.name!r}, sample {sample.id!r}: {error}") from None
+    def write(self, index: int, members: list[Member]) -> None:
+        """Write shard ``index``, atomically."""
+        stamp = {"stamp": self.stamp, "basis": self.basis, "shard": index}
+        write_shard(shard_path(self.folder, index), stamp, members)
 
     def finish(self) -> dict[str, Any]:
         """Write the manifest once every shard is there, and return it; ranks may do so at the same time.
@@ -174,6 +165,39 @@ class Writing:
         manifest = {"identity": self.identity, "basis": self.basis, "counts": report, "shards": shards}
         seal(self.folder, manifest)
         return manifest
+
+
+def encode(
+    target: Any, samples: Sequence[Sample], indices: Sequence[int], layout: Layout, settings: CacheSettings
+) -> list[Member]:
+    """The conversations ``samples[i]`` for i in ``indices`` as members of a shard, read by the target together.
+
+    Raises:
+        ValueError: a state that is not finite.
+    """
+    part = [samples[i] for i in indices]
+    states = read_states(target, part, computing(settings), torch.float32)
+    lengths = [len(sample) for sample in part]
+    rows = zip(states["features"].split(lengths), states["last_hidden"].split(lengths), strict=True)
+    return [
+        Member(i, sample.id, len(sample), _payload(target, sample, *row, layout, settings))
+        for i, sample, row in zip(indices, part, rows, strict=True)
+    ]
+
+
+def _payload(
+    target: Any, sample: Sample, features: Tensor, last: Tensor, layout: Layout, settings: CacheSettings
+) -> bytes:
+    kept = extent(sample.loss_mask, layout.trim)
+    try:
+        stored = layout.last_hidden.encode(last[kept.states])
+        decoded = torch.zeros_like(last)
+        decoded[kept.states] = layout.last_hidden.decode(stored, layout.hidden)
+        teaching = decoded[kept.teachers].to(target.device, target.dtype)
+        normalizer = target.log_normalizer(teaching, compute_dtype(target, computing(settings))).cpu()
+        return pack(sample.input_ids, sample.loss_mask, features, stored, normalizer, layout)
+    except ValueError as error:
+        raise ValueError(f"target {target.spec.name!r}, sample {sample.id!r}: {error}") from None
 
 
 def learn_basis(target: Any, samples: Sequence[Sample], settings: CacheSettings) -> lowrank.Basis:
@@ -257,8 +281,7 @@ class ShardWriter(BasePredictionWriter):
     ) -> None:
         """Write one shard, atomically."""
         index, members = prediction
-        stamp = {"stamp": self.writing.stamp, "basis": self.writing.basis, "shard": index}
-        write_shard(shard_path(self.writing.folder, index), stamp, members)
+        self.writing.write(index, members)
         self._progress.advance(1, sum(member.tokens for member in members))
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

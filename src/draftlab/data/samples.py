@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,3 +189,21 @@ def _tools(tools: Any) -> list | None:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+def split(samples: Sequence[Sample], val_samples: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices to train on and at least ``val_samples`` held-out ones (none for 0), disjoint by question, in file order.
+
+    Every sample is on one side, and samples that ask the same (``prompts.question``: whatever case, spacing, system
+    message, file or answer) on the same side. Questions are ranked by a seeded hash and held out from the front.
+    """
+    ranks = [digest([seed, sample.prompt]) for sample in samples]
+    first: dict[str, str] = {}  # question -> the least rank of its wordings
+    for sample, rank in zip(samples, ranks, strict=True):
+        first[sample.question] = min(rank, first.get(sample.question, rank))
+    keys = [(first[sample.question], sample.question) for sample in samples]
+    ranked = sorted(range(len(samples)), key=lambda index: (keys[index], index))
+    held_out = val_samples
+    while 0 < held_out < len(ranked) and keys[ranked[held_out]] == keys[ranked[held_out - 1]]:
+        held_out += 1
+    return sorted(ranked[held_out:]), sorted(ranked[:held_out])

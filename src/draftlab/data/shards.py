@@ -154,17 +154,28 @@ def write_shard(path: Path, stamp: dict[str, Any], members: Sequence[Member]) ->
     Raises:
         OSError: the disk is full or the like; nothing of this shard is left then.
     """
-    entries = [
-        {"index": m.index, "id": m.id, "tokens": m.tokens, "bytes": len(m.payload), "sha256": _checksum(m.payload)}
-        for m in members
-    ]
-    meta = json.dumps({"format": FORMAT, **stamp, "samples": entries}, ensure_ascii=False).encode()
+    meta = _meta(stamp, members)
     with replacing(path) as file, webdataset.TarWriter(file, encoder=False, mtime=0, mode=0o644) as writer:
         header = tarfile.TarInfo(META)
         header.size = len(meta)
         writer.tarstream.addfile(header, io.BytesIO(meta))
         for member in members:
             writer.write({"__key__": f"{member.index:09d}", EXTENSION: member.payload})
+
+
+def shard_bytes(stamp: dict[str, Any], members: Sequence[Member]) -> int:
+    """Bytes of the file that :func:`write_shard` makes of them."""
+    sizes = (len(_meta(stamp, members)), *(len(member.payload) for member in members))
+    return archive_bytes(sum(map(member_bytes, sizes)))
+
+
+def _meta(stamp: dict[str, Any], members: Sequence[Member]) -> bytes:
+    """The list of a shard, which is its first member."""
+    entries = [
+        {"index": m.index, "id": m.id, "tokens": m.tokens, "bytes": len(m.payload), "sha256": _checksum(m.payload)}
+        for m in members
+    ]
+    return json.dumps({"format": FORMAT, **stamp, "samples": entries}, ensure_ascii=False).encode()
 
 
 class Shard:
@@ -219,7 +230,7 @@ class Shard:
         return payload
 
 
-AGAIN = "remove the file and run prepare.py stage=features again, which makes what is missing"
+AGAIN = "remove the file and run prepare.py with the same stage again, which makes what is missing"
 
 
 def shard_path(folder: Path, index: int) -> Path:

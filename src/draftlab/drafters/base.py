@@ -53,6 +53,7 @@ class Drafter(nn.Module, ABC):
     exit_layers: tuple[int, ...] = ()  # layers after which a block may stop, see draftlab.drafters.exits
     can_sit_out = False  # whether propose takes leaving_out, as of rows that do not draft
     reads_last_hidden = False  # whether the target's last hidden states are context, too, not only what teaches
+    reads_layers = True  # whether the outputs of the target's tapped layers are
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class MTP(ChainDrafter):
         ValueError: any head but ``none``, the 1+N layout, or sizes that do not fit together.
     """
 
-    reads_last_hidden = True
+    reads_last_hidden, reads_layers = True, False
 
     def __init__(
         self,

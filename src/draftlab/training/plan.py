@@ -34,7 +34,8 @@ class Workload:
         batch_size: sequences in memory at a time, per device. accumulate: micro-batches a step. devices: ranks.
         epochs: -1 if ``max_steps`` ends training. max_steps: -1 if ``epochs`` does.
         features: data.features. mixed: bf16 compute with float32 master weights. chunk_blocks: of the loss.
-        cache: data.codec and its like. teachers: tokens of a conversation that an anchor can be at; None: unknown.
+        cache: data.codec and its like. window: bytes of data.window_gb.
+        teachers: tokens of a conversation that an anchor can be at; None: unknown.
     """
 
     samples: int
@@ -50,6 +51,7 @@ class Workload:
     chunk_blocks: int | str | None
     cache: CacheSettings = field(default_factory=CacheSettings)
     teachers: float | None = None
+    window: float = 20 * GB
 
     @property
     def sequences_per_step(self) -> int:
@@ -107,6 +109,7 @@ def workload(data, settings: Mapping[str, Any], chunk_blocks: int | str | None, 
         chunk_blocks=chunk_blocks,
         cache=data.cache,
         teachers=data.expected.get("teachers"),
+        window=data.stream.limit,
     )
 
 
@@ -254,6 +257,11 @@ def _cache(plan: Plan) -> Table:
             text += f": {spec.num_features} + 1 states × {spec.hidden_size:,} × 2 B = {hidden:,} B, and ids and mask"
         per_token = total / (work.samples * work.tokens)
         table.add_row(text, f"{per_token:,.0f}", _size(total))
+        if codec == work.cache.codec:
+            shard = per_token * work.cache.shard_tokens
+            stream = f"stream, data.codec={codec}: a window of about {work.window // shard:,.0f} shards, filled anew every epoch"
+            streamed = f"{per_token:,.0f}", _size(min(total, work.window))
+    table.add_row(stream, *streamed)
     trimmed = "no token trimmed" if work.teachers is None else f"{work.teachers:,.0f} tokens of each can teach"
     table.caption = f"chosen: data.features={work.features} data.codec={work.cache.codec}; {trimmed}"
     return table

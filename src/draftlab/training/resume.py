@@ -23,7 +23,7 @@ TRAINING = ("target", "drafter", "head", "loss", "block", "data", "trainer", "se
 MAY_CHANGE = (
     *("trainer.settings.", "trainer.attention", "trainer.compile", "trainer.warm_start.", "target.path"),
     *("data.features", "data.cache_dir", "data.num_workers", "data.expected", "data.prompts", "data.path"),
-    *("data.more_paths", "data.shard_tokens"),
+    *("data.more_paths", "data.shard_tokens", "data.window_gb", "data.producer_seconds"),
 )
 LEARNED_FROM = ("trainer.settings.accumulate_grad_batches", "trainer.settings.gradient_clip_val")
 MOST = 6  # changed keys that a refusal names

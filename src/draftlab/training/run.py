@@ -97,7 +97,7 @@ def prepare_target(drafter, data, device: str, start: WarmStart | None = None):
     drafter.attach(target.ends)
     if start is not None:
         warm_start(drafter, target, start)
-    data.compute_features(target, drafter.draft_ids is not None, drafter.reads_last_hidden)
+    data.compute_features(target, drafter.draft_ids is not None, drafter.reads_last_hidden, drafter.reads_layers)
     return target if data.features == "online" else None
 
 
