@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import fitting
 from drafting import blocks_at, random_batch, tiny_drafter
 from draftlab.blocks import BlockSpec, draw_anchors, lay_out
 from draftlab.data.packing import pack
+from draftlab.drafters import attention
 from draftlab.drafters.attention import BlockAttention, FlexBlockAttention
-from draftlab.training.acceleration import accelerate, compile_layers
+from draftlab.training.acceleration import GRAPHS_PER_FUNCTION, accelerate, compile_layers
 
 families = pytest.mark.parametrize("head", ["markov", "dflash", "eagle3", "mtp"])
 
@@ -33,6 +35,48 @@ def test_compiled_layers_compute_and_train_as_plain_ones(head):
     torch.testing.assert_close(fast, plain, rtol=1e-6, atol=1e-9)
     for name, gradient in expected.items():
         torch.testing.assert_close(got[name], gradient, rtol=1e-6, atol=1e-9)
+
+
+SIZES = (
+    ((12, 9), [[2, 5, 8], [1, 3, 6]]),
+    ((8, 7), [[2, 5], [1, 3]]),
+    ((14, 11), [[2, 5, 8], [1, 3, 6]]),
+    ((6,), [[2]]),
+)
+
+
+def test_batches_of_any_size_end_in_few_graphs_in_training_and_validation():
+    """Past PyTorch's limit a function runs uncompiled without a word; six layers share one."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    drafter = tiny_drafter("markov", num_layers=6)
+    compile_layers(drafter, backend=counter)
+    counts = []
+    for lengths, anchors in SIZES * 2:
+        batch = random_batch(drafter.spec, lengths)
+        for training in (True, False):
+            with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16):
+                drafter(batch, blocks_at(batch, drafter, anchors))
+        counts.append(counter.frame_count)
+    assert counts[-1] == counts[len(SIZES) - 1] <= 2 * GRAPHS_PER_FUNCTION, "nothing is compiled again"
+
+
+@torch.no_grad()
+def test_flex_attention_is_not_compiled_again_for_batches_of_another_size(monkeypatch):
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(attention.flex_attention, dynamic=True, backend=counter)
+    monkeypatch.setattr(attention, "flex_attention", compiled)
+    for tokens, blocks in ((200, 40), (210, 41), (333, 50), (150, 20), (410, 33), (222, 22)):
+        anchors = torch.arange(1, blocks + 1).expand(2, -1)
+        pattern = anchors, torch.ones_like(anchors, dtype=torch.bool), 7, torch.ones(2, tokens, dtype=torch.bool)
+        queries, keys, context = (
+            torch.randn(2, 4, blocks * 7, 16),
+            torch.randn(2, 2, blocks * 7, 16),
+            torch.randn(2, 2, tokens, 16),
+        )
+        expected = BlockAttention(*pattern)(queries, keys, keys, context, context)
+        torch.testing.assert_close(FlexBlockAttention(*pattern)(queries, keys, keys, context, context), expected)
+    assert counter.frame_count <= 2
 
 
 @torch.no_grad()

@@ -12,11 +12,14 @@ the same but for rounding, and so are the names of weights. The module knows not
 from __future__ import annotations
 
 import torch
+from torch import _dynamo as dynamo
 
 from draftlab.drafters.attention import FlexBlockAttention
 from draftlab.target.products import learning_products
 
 ATTENTIONS = {"sdpa": None, "flex": FlexBlockAttention}  # None: what drafters do by themselves
+
+GRAPHS_PER_FUNCTION = 32
 
 
 def accelerate(drafter, attention: str, compiled: bool, device: str) -> None:
@@ -45,8 +48,11 @@ def accelerate(drafter, attention: str, compiled: bool, device: str) -> None:
 def compile_layers(drafter, **options) -> None:
     """Compile what every draft layer does before and after attention; ``options`` are torch.compile's.
 
-    Attention stays outside: its pattern is another one at every step. Sizes are dynamic, since the number of blocks is.
+    Attention stays outside: its pattern is another one at every step. Sizes are dynamic, since the number of blocks is. One
+    function serves all layers, so PyTorch's limit of graphs a function, past which it silently runs uncompiled, is raised: the
+    first layer and the rest, training and validation, one block and many each have their own.
     """
+    dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, GRAPHS_PER_FUNCTION)
     for layer in drafter.layers:
         layer.before = torch.compile(layer.before, dynamic=True, **options)
         layer.after = torch.compile(layer.after, dynamic=True, **options)
