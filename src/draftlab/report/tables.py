@@ -101,7 +101,7 @@ def position_table(rounds: pd.DataFrame) -> pd.DataFrame:
     A slot that was never tested is NaN with count 0.
     """
     rows = []
-    block_size = int(rounds["proposed"].max())
+    block_size = max(int(rounds["proposed"].max()), 1)  # a schedule may have verified nothing at all
     for keys, part in groups(rounds):
         estimate = ratio(*position_sums(part, block_size))
         for column in range(block_size):
