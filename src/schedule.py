@@ -3,6 +3,9 @@
     python src/schedule.py profile run=outputs/demo        SPS of the target and of drafting: sps.json, draft_sps.json
     python src/schedule.py serve run=outputs/demo schedule=early_stop concurrency=[1,2,4,8]
     python src/schedule.py serve experiment=pareto run=outputs/demo mtp=outputs/mtp       several cells, in turns
+    python src/schedule.py simulate                        Figures 7 and 8 on synthetic rounds and a GPU-like staircase
+    python src/schedule.py simulate run=outputs/demo table=outputs/demo/sps.json     recorded rounds, a measured table
+    python src/schedule.py simulate simulation=bursts      what stale budgets lose under bursty traffic
 
 ``serve`` answers prompts with an engine in this process under so many users at a time and writes steps.parquet,
 requests.parquet, summary.csv and figures into serve.folder. It is for experiments; production means exporting to an engine.
@@ -27,6 +30,7 @@ from draftlab.decode.suites import find_benchmarks
 from draftlab.decode.trained import open_drafter
 from draftlab.report.measured import show_serving, summary_table
 from draftlab.report.serving import About
+from draftlab.report.simulation import simulate
 from draftlab.report.throughput import show_profile
 from draftlab.sampling import Sampling
 from draftlab.serving.cells import read_plans
@@ -80,7 +84,16 @@ def machine(device: str) -> dict[str, str | int]:
     return {"device": found.type, "machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-STAGES = {"profile": run_profile, "serve": run_serve}
+def run_simulate(cfg: DictConfig) -> None:
+    """Simulate what ``simulation`` says, on recorded rounds of ``run`` if there is one, and write its page."""
+    experiment = hydra.utils.instantiate(cfg.simulation, _convert_="all")
+    settings = OmegaConf.to_container(cfg.simulation, resolve=True)
+    command = shlex.join(["python", "src/schedule.py", *sys.argv[1:]])
+    print(f"report: {simulate(experiment, settings, Path(cfg.out), command)}")
+
+
+STAGES = {"profile": run_profile, "serve": run_serve, "simulate": run_simulate}
+WITHOUT_RUN = ("simulate",)
 
 
 @hydra.main(config_path="../conf", config_name="schedule", version_base="1.3")
@@ -90,7 +103,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.stage not in STAGES:
         got = repr(cfg.stage) if cfg.stage is not None else "none"
         raise ValueError(f"the stage, the first word of the command, must be one of {', '.join(STAGES)}; got {got}")
-    if cfg.run is None:
+    if cfg.run is None and cfg.stage not in WITHOUT_RUN:
         raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
     STAGES[cfg.stage](cfg)
 

@@ -74,8 +74,11 @@ def test_a_flat_table_verifies_everything_and_a_staircase_separates_early_stop_f
 @pytest.mark.parametrize("seed", range(20))
 def test_early_stop_over_the_convex_table_finds_what_global_search_finds_there(seed):
     confidence, table = random_case(seed)
-    chosen = EarlyStop(smooth=True)(confidence, table)
-    assert chosen.tolist() == GlobalSearch()(confidence, table.convex()).tolist()
+    scheduler = EarlyStop(smooth=True)
+    for seconds in (0.0, 5.0, 0.5):  # of drafting, which a larger budget makes up for
+        with_draft = table.plus(seconds)
+        expected = GlobalSearch()(confidence, with_draft.convex()).tolist()
+        assert scheduler(confidence, with_draft).tolist() == expected
 
 
 def test_early_stop_over_the_convex_table_does_not_halt_before_a_rise_that_pays_off():
@@ -85,6 +88,8 @@ def test_early_stop_over_the_convex_table_does_not_halt_before_a_rise_that_pays_
     scheduler = EarlyStop(smooth=True)
     dear = Throughput([1, 2, 3, 4, 8], [1.0, 0.5, 0.2, 0.1, 0.05])
     assert scheduler(confidence, bumpy).sum() == 6 and scheduler(confidence, dear).sum() == 0, "each has its own form"
+    costly = Throughput([1, 2, 3, 4, 8], [1.0, 0.5, 0.2, 0.1, 0.05]).plus(100.0)
+    assert scheduler(confidence, costly).sum() == 6, "beside slow drafting a pass costs next to nothing"
 
 
 def test_a_threshold_cuts_a_block_at_its_first_doubt():

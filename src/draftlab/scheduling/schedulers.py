@@ -100,16 +100,17 @@ class EarlyStop(Scheduler):
 
     def __init__(self, smooth: bool = False) -> None:
         self.smooth = smooth
-        self._convex: tuple[Throughput, Throughput] | None = None  # a table, and its convex form
+        self._passes: np.ndarray | None = None  # of the table that was read last
+        self._convex: dict[float, Throughput] = {}  # its convex form by the seconds that a step takes besides
 
     def _read(self, table: Throughput) -> Throughput:
         if not self.smooth:
             return table
-        if self._convex is None or self._convex[0] is not table:
-            self._convex = (table, table.convex())
-        return self._convex[1]
-
-    reads_table = True
+        if self._passes is not table.steps_per_second:
+            self._passes, self._convex = table.steps_per_second, {}
+        if table.fixed_seconds not in self._convex:
+            self._convex[table.fixed_seconds] = table.convex()
+        return self._convex[table.fixed_seconds]
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""

@@ -103,9 +103,8 @@ class Throughput:
         over this table halts nowhere else.
         """
         begin, seconds = self.batch_tokens, 1.0 / self.steps_per_second
-        ends = (
-            begin if self.look_up == "linear" else np.append(begin[1:] - 1, begin[-1])
-        )  # floor: flat to the next entry
+        # Read as floor, seconds stay the same up to the next entry.
+        ends = begin if self.look_up == "linear" else np.append(begin[1:] - 1, begin[-1])
         points = sorted(
             {*zip(begin.tolist(), seconds.tolist(), strict=True), *zip(ends.tolist(), seconds.tolist(), strict=True)}
         )
@@ -117,7 +116,7 @@ class Throughput:
                 hull.pop()
             hull.append((x, y))
         sizes = np.arange(begin[0], begin[-1] + 1)
-        return Throughput(sizes, 1.0 / np.interp(sizes, *zip(*hull, strict=True)))
+        return Throughput(sizes, 1.0 / np.interp(sizes, *zip(*hull, strict=True)), fixed_seconds=self.fixed_seconds)
 
     def shape(self) -> str:
         """In words: flat (with a warning), monotone, or a staircase with bumps."""

@@ -1,4 +1,4 @@
-"""src/simulate.py from a command line to a page; what cannot be simulated is refused in one line."""
+"""src/schedule.py simulate from a command line to a page; what cannot be simulated is refused in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BURSTS = [
 
 
 def simulate(out, *overrides):
-    command = [sys.executable, str(ROOT / "src" / "simulate.py"), f"out={out}", *overrides]
+    command = [sys.executable, str(ROOT / "src" / "schedule.py"), "simulate", f"out={out}", *overrides]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=out.parent)
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_simulated_is_refused_by_name(overrides, message, tmp_pat
 
     extra = [f"+{word}" if "lines.mtp9" in word else word for word in overrides]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("simulate", overrides=[*SMALL, "simulation.loads=[1]", *extra])
+        cfg = compose("schedule", overrides=[*SMALL, "simulation.loads=[1]", *extra])
     with pytest.raises(Exception, match=r".") as caught:
         hydra.utils.instantiate(cfg.simulation, _convert_="all").run(tmp_path, About("simulated", ""))
     assert message in (user_mistake(caught.value) or "")
