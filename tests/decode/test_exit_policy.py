@@ -97,7 +97,12 @@ def test_a_decision_that_reads_the_drafted_tokens_is_caught():
             return torch.where(bad.view(-1, *[1] * (one.dim() - 1)), other, one)
 
         return Proposal(
-            chosen("tokens"), chosen("draft_probs"), None, chosen("confidence"), shallow.lengths, chosen("depth")
+            chosen("tokens"),
+            chosen("draft_probs"),
+            None,
+            chosen("confidence"),
+            lengths=shallow.lengths,
+            depth=chosen("depth"),
         )
 
     drafter.propose = again_if_it_looks_bad

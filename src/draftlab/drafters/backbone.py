@@ -176,8 +176,8 @@ class BlockDrafter(LayeredDrafter):
         if len(rows) == 0:
             laws = self.norm.weight.new_zeros(len(context.anchor), 0, self.draft_vocab_size)
             nothing = context.anchor.new_zeros(len(context.anchor), 0)
-            confidence = nothing.float() if self.has_confidence else None
-            return Proposal(nothing, laws, self.draft_ids, confidence, context.anchor * 0, context.anchor * 0)
+            confidence, nobody = nothing.float() if self.has_confidence else None, torch.zeros_like(context.anchor)
+            return Proposal(nothing, laws, self.draft_ids, confidence, lengths=nobody, depth=nobody)
         anchor = context.anchor[rows]
         depths = self._run_to_exits(context, cache, rows, leaving_out.survival)
         hidden, read = depths.hidden[:, :num_tokens], depths.confidence_hidden[:, :num_tokens]
