@@ -12,6 +12,7 @@ STEPS = (
 SIZE = "drafter.num_layers=1 drafter.draft_vocab_size=null"
 DECODE = "limit=1 max_new_tokens=6 speed.prompts=1 speed.max_new_tokens=4"
 AFTER = "evaluation.limit=1 evaluation.max_new_tokens=6 evaluation.speed.prompts=0"
+SERVE = "serve.turns=1 serve.seconds=1 serve.warm_up=0.2 serve.max_new_tokens=6 limit=2"
 TINY = "target=custom target.path={target} target.mask_token_id=3"
 TINY_CHAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop {STEPS} drafter.draft_vocab_size=null"
 TINY_TRAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop block=laptop {STEPS} {SIZE}"
@@ -104,8 +105,57 @@ EXAMPLES = {
     "decontaminate.prompts_dir=my_benchmarks": Example(
         f"{TINY} {ANSWERS}", leaves="outputs/hub_answers/manifest.json", prints="1 of 5"
     ),
-    "python src/calibrate.py run=outputs/demo": Example(
-        "limit=8 skip=1 max_new_tokens=40", leaves="outputs/demo/calibration.json", prints="rounds of the fit"
+    "python src/calibrate.py run=outputs/demo drift=[0.7,0.3]": Example(
+        "limit=8 skip=1 max_new_tokens=40 drift=[0.7] drift_limit=4",
+        leaves="outputs/demo/calibration.html",
+        prints="rounds of the fit",
+    ),
+    "python src/evaluate.py run=outputs/demo schedule=threshold schedule.value=0.6": Example(
+        DECODE, leaves="outputs/demo/report.html"
+    ),
+    "python src/schedule.py profile run=outputs/demo": Example(
+        "profile.tokens=[1,2,4] profile.rows=[1,2] profile.contexts=[8] profile.main_context=8 profile.repeats=1",
+        leaves="outputs/demo/*sps.json",
+        count=2,
+    ),
+    "python src/schedule.py serve run=outputs/demo schedule=early_stop concurrency=[1,2,4]": Example(
+        f"{SERVE} concurrency=[1,2]", leaves="outputs/demo/serve/summary.csv"
+    ),
+    "python src/schedule.py serve experiment=pareto run=outputs/demo mtp=outputs/mtp": Example(
+        f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null cells.mtp3=null",
+        slow=True,
+        leaves="outputs/demo/pareto/summary.csv",
+    ),
+    "python src/schedule.py serve experiment=load run=outputs/demo mtp=outputs/mtp": Example(
+        f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null", slow=True, leaves="outputs/demo/load/summary.csv"
+    ),
+    "python src/schedule.py simulate": Example(
+        "simulation.study.requests=40", slow=True, leaves="outputs/simulated-load/report.html"
+    ),
+    "python src/schedule.py simulate simulation=bursts": Example(
+        "simulation.traffic.requests=60 simulation.study.burstiness=[1,5] simulation.study.lags=[1,2]",
+        slow=True,
+        leaves="outputs/simulated-bursts/report.html",
+    ),
+    "python src/train.py drafter=dspark_exits run_name=exits": Example(
+        f"{TINY_TRAIN} drafter.num_layers=2 trainer.warm_start.layers=false", leaves="outputs/exits/metrics.csv"
+    ),
+    "python src/evaluate.py run=outputs/exits exit.survival=0.3": Example(DECODE, leaves="outputs/exits/report.html"),
+    "python benchmarks/exits.py run=outputs/exits": Example(
+        "prompts=2 group=2 batch_size=2 max_new_tokens=4 survival=[0.5] accepted=[]", slow=True, prints="lost"
+    ),
+    "python src/export.py run=outputs/demo": Example(leaves="outputs/demo/export/deepspec/model.safetensors"),
+    "python src/export.py run=outputs/demo format=speculators dtype=bfloat16": Example(
+        leaves="outputs/demo/export/speculators/config.json"
+    ),
+    "python src/export.py run=outputs/demo hub=organisation/name licence=apache-2.0": Example(
+        prints="organisation/name"
+    ),
+    "python src/adopt.py checkpoint=outputs/demo/export/deepspec run=outputs/adopted target=smollm2_135m": Example(
+        TINY, leaves="outputs/adopted/checkpoints/*.ckpt"
+    ),
+    "python src/train.py init_from=outputs/adopted run_name=tuned trainer=laptop": Example(
+        f"{TINY} data=laptop data.path={{answers}} {STEPS}", leaves="outputs/tuned/metrics.csv"
     ),
     **{
         f"python src/train.py trainer={name} target={target} data=open_perfectblend": Example(
@@ -143,5 +193,9 @@ EXAMPLES = {
         prints="packing_gain",
     ),
     "python benchmarks/scheduler.py": Example("requests=8 gamma=4 repeats=5", prints="ms_8x4"),
+    "python benchmarks/loss.py": Example(
+        "vocabularies=[300] hidden=[16] anchors=[8] growth=false repeats=1", slow=True, prints="time_ratio"
+    ),
+    "python benchmarks/simulator.py": Example("requests=40 users=4", prints="early_stop"),
     "python benchmarks/round.py": Example("batches=[1] context=8 repeats=1", slow=True, prints="markov_share_batch1"),
 }
