@@ -42,7 +42,9 @@ def summary_table(steps: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, own in steps.groupby(KEY, sort=False):
         asked = requests[(requests["cell"] == key[0]) & (requests["concurrency"] == key[3])]
-        rows.append(dict(zip(KEY, key, strict=True)) | _figures(own, asked))
+        rows.append(
+            _figures(own, asked) | dict(zip(KEY, key, strict=True))
+        )  # the users asked for, not the mean that ran
     return pd.DataFrame(rows)
 
 
@@ -95,7 +97,7 @@ def show_serving(summary: pd.DataFrame, folder: Path, about: About) -> None:
     terminal = console()
     grid = Table(title="serving", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("users", "cell", "scheduler"):
-        grid.add_column(heading)
+        grid.add_column(heading, no_wrap=True)
     heads = ("tokens/s", "tokens/s/user", "p5", "tokens sent", "accepted length", "wasted", "drafting", "scheduling")
     for heading in heads:
         grid.add_column(heading, justify="right")
