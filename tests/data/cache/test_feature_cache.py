@@ -83,13 +83,15 @@ def test_measured_bytes_a_token_are_those_of_the_plan(frozen, tmp_path, codec):
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 def test_measured_bytes_are_those_of_the_plan_at_the_widths_of_a_real_target(tmp_path, codec):
-    """With the codecs' own last_codec and rank, and what plan=true is told of the data: tokens of each and those that teach."""
+    """Of the tokens that are stored, with each codec's own last_codec and rank; whole lengths are an upper bound of them."""
     wide = tiny.tiny_target(vocab_size=128, hidden_size=576, target_layer_ids=(0, 1, 2))
     long = cached.conversations(count=30, letters=150)
     settings = CacheSettings(codec, compute_dtype="float32", shard_tokens=2000)
     counts = write(wide, long, tmp_path, settings)["counts"]
-    tokens, teachers = sum(map(len, long)) / len(long), cached.supervised(long) / len(long)
-    assert counts["bytes"] == pytest.approx(planned_bytes(settings, wide.spec, len(long), tokens, teachers), rel=0.02)
+    stored = sum(shards.extent(sample.loss_mask, settings.trim).context for sample in long) / len(long)
+    whole, teachers = sum(map(len, long)) / len(long), cached.supervised(long) / len(long)
+    assert counts["bytes"] == pytest.approx(planned_bytes(settings, wide.spec, len(long), stored, teachers), rel=0.02)
+    assert counts["bytes"] < planned_bytes(settings, wide.spec, len(long), whole, teachers)
 
 
 def test_trimming_makes_the_plan_of_the_tokens_that_teach(frozen, tmp_path):
