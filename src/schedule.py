@@ -5,7 +5,7 @@
     python src/schedule.py serve experiment=pareto run=outputs/demo mtp=outputs/mtp       several cells, in turns
     python src/schedule.py simulate                        Figures 7 and 8 on synthetic rounds and a GPU-like staircase
     python src/schedule.py simulate run=outputs/demo table=outputs/demo/sps.json     recorded rounds, a measured table
-    python src/schedule.py simulate simulation=bursts      what stale budgets lose under bursty traffic
+    python src/schedule.py simulate experiment=bursts      what stale budgets lose under bursty traffic
 
 ``serve`` answers prompts with an engine in this process under so many users at a time and writes steps.parquet,
 requests.parquet, summary.csv and figures into serve.folder. It is for experiments; production means exporting to an engine.

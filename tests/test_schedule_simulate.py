@@ -24,7 +24,7 @@ SMALL = [
     "simulation.traffic.mean_tokens=20",
 ]
 BURSTS = [
-    "simulation=bursts",
+    "experiment=bursts",
     "simulation.traffic.requests=100",
     "simulation.traffic.mean_tokens=20",
     "simulation.study.burstiness=[1,50]",
