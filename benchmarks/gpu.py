@@ -50,13 +50,13 @@ SIZES = {  # overrides of conf/train, sequences, tokens of each
         48,
     ),
 }
-ROWS = {  # name -> precision, attention, compiled, blocks a chunk of the loss (None: all at once)
-    "bf16-sdpa-lean": ("bf16", "sdpa", False, 64),
-    "bf16-flex-lean": ("bf16", "flex", False, 64),
-    "bf16-flex-compile-lean": ("bf16", "flex", True, 64),
-    "bf16-sdpa-compile-lean": ("bf16", "sdpa", True, 64),
+ROWS = {  # name -> precision, attention, compiled, blocks a chunk of the loss (None: all at once, auto: as memory allows)
+    "bf16-sdpa-lean": ("bf16", "sdpa", False, "auto"),
+    "bf16-flex-lean": ("bf16", "flex", False, "auto"),
+    "bf16-flex-compile-lean": ("bf16", "flex", True, "auto"),
+    "bf16-sdpa-compile-lean": ("bf16", "sdpa", True, "auto"),
     "bf16-flex-plain": ("bf16", "flex", False, None),
-    "float32-sdpa-lean": ("float32", "sdpa", False, 64),
+    "float32-sdpa-lean": ("float32", "sdpa", False, "auto"),
 }
 WARM_UP = 3
 LEAST_SECONDS = 5.0  # left for a row that is still begun

@@ -130,10 +130,13 @@ EXAMPLES = {
         f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null", slow=True, leaves="outputs/demo/load/summary.csv"
     ),
     "python src/schedule.py simulate": Example(
-        "simulation.study.requests=40", slow=True, leaves="outputs/simulated-load/report.html"
+        "simulation.loads=[1,16] simulation.traffic.requests=30 simulation.traffic.rounds=2 simulation.traffic.mean_tokens=20",
+        slow=True,
+        leaves="outputs/simulated-load/report.html",
     ),
-    "python src/schedule.py simulate simulation=bursts": Example(
-        "simulation.traffic.requests=60 simulation.study.burstiness=[1,5] simulation.study.lags=[1,2]",
+    "python src/schedule.py simulate experiment=bursts": Example(
+        "simulation.traffic.requests=100 simulation.traffic.mean_tokens=20 simulation.study.burstiness=[1,50] "
+        "simulation.study.lags=[1,4] simulation.study.seeds=[0]",
         slow=True,
         leaves="outputs/simulated-bursts/report.html",
     ),
@@ -144,11 +147,13 @@ EXAMPLES = {
     "python benchmarks/exits.py run=outputs/exits": Example(
         "prompts=2 group=2 batch_size=2 max_new_tokens=4 survival=[0.5] accepted=[]", slow=True, prints="lost"
     ),
-    "python src/export.py run=outputs/demo": Example(leaves="outputs/demo/export/deepspec/model.safetensors"),
+    "python src/export.py run=outputs/demo licence=apache-2.0": Example(
+        leaves="outputs/demo/export/deepspec/model.safetensors"
+    ),
     "python src/export.py run=outputs/demo format=speculators dtype=bfloat16": Example(
         leaves="outputs/demo/export/speculators/config.json"
     ),
-    "python src/export.py run=outputs/demo hub=organisation/name licence=apache-2.0": Example(
+    "python src/export.py run=outputs/demo licence=apache-2.0 hub=organisation/name": Example(
         prints="organisation/name"
     ),
     "python src/adopt.py checkpoint=outputs/demo/export/deepspec run=outputs/adopted target=smollm2_135m": Example(
@@ -186,6 +191,11 @@ EXAMPLES = {
         "tokens=[90] anchors=[2] layers=1 vocabulary=300 steps=1 repeats=1",
         slow=True,
         prints="laptop_speedup",
+    ),
+    "python benchmarks/precision.py": Example(
+        "batch=1 tokens=90 steps=1 repeats=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",
+        slow=True,
+        prints="float32",
     ),
     "python benchmarks/packing.py": Example(
         "batch=2 shortest=60 longest=90 prompt=7 steps=1 'overrides=[experiment=demo,trainer.num_anchors=2]'",
