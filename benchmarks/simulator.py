@@ -48,7 +48,7 @@ def main() -> None:
         if len(served) != cfg.requests or sum(request.tokens for request in served) != lengths.sum():
             raise AssertionError("requests or tokens were lost")
         shown.add_row(name, f"{seconds:.1f}", f"{cfg.requests / seconds:,.0f}", f"{len(steps) / seconds:,.0f}")
-        figures |= {f"seconds_{name}": round(seconds, 2), f"requests_per_second_{name}": round(cfg.requests / seconds)}
+        figures |= {f"seconds_{name}": round(seconds, 4), f"requests_per_second_{name}": round(cfg.requests / seconds)}
     Console().print(shown)
     print(json.dumps(figures))
 

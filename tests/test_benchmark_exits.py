@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from draftlab.report.exits import WHOLE, saving_table
-from lossless import tiny_pair
+from pairs import tiny_pair
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "exits.py"
 

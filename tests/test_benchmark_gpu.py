@@ -34,6 +34,7 @@ def test_a_row_takes_steps_and_gives_its_figures(benchmark, name):
     assert figures["tokens_per_second"] == pytest.approx(2 * 48 * 1e3 / figures["ms_per_step"])
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_shows_its_error_and_the_rest_go_on(benchmark, monkeypatch, capsys):
     """FlexAttention has no backward pass on a CPU, and is refused there."""
     monkeypatch.setattr(

@@ -51,6 +51,7 @@ def test_a_run_is_calibrated_on_prompts_that_evaluation_does_not_use(run):
     assert set(pd.read_csv(run / "tables" / "calibration_drift.csv")["sampling"]) == {1.0, 0.5}
 
 
+@pytest.mark.slow
 def test_the_evaluation_is_what_is_tested_on_if_it_is_of_the_same_checkpoint(run, tmp_path):
     """It has other prompts than the fit."""
     copy = shutil.copytree(run, tmp_path / "copy")

@@ -46,6 +46,7 @@ def test_a_profile_writes_tables_in_the_engines_form_all_passes_and_a_picture(pr
     assert code == 1 and "another settings.repeats" in output
 
 
+@pytest.mark.slow
 def test_cells_are_served_in_turns_and_a_whole_experiment_is_not_measured_again(profiled):
     words = (
         "serve",
@@ -88,7 +89,7 @@ def test_cells_are_served_in_turns_and_a_whole_experiment_is_not_measured_again(
         (["serve", "RUN", "schedule=fixed", "serve.max_new_tokens=99999"], "positions"),
         (["serve", "RUN", "experiment=pareto"], "cells.mtp1 has no run"),
         (["serve", "RUN", "+cells.a.speed=1"], "cells.a"),
-        (["serve", "RUN", "schedule=fixed", "cells.drafter.block_size=2"], "block_size 2"),
+        (["serve", "RUN", "schedule=fixed", "+cells.drafter.block_size=2"], "block_size 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(run, words, message):

@@ -55,6 +55,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_figures_7_and_8_come_out_and_the_same_command_computes_nothing_anew(tmp_path):
     out = tmp_path / "load"
     done = simulate(out, *SMALL)

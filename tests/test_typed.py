@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from draftlab.typed import check_types, parameter_types
 
+CONF = Path(__file__).parents[1] / "conf"
+CHOICES = [
+    (group, path.stem)
+    for group in ("drafter", "head", "loss", "block", "target")
+    for path in (CONF / group).glob("*.yaml")
+]
 HEAD = {"_target_": "draftlab.heads.MarkovHead", "rank": 8}
 DRAFTER = {"_target_": "draftlab.drafters.DSpark", "_partial_": True, "num_layers": 2}
 SPEC = {"_target_": "draftlab.target.TargetSpec", "target_layer_ids": [1, 2]}
@@ -51,3 +59,18 @@ def test_a_value_of_another_type_is_refused_by_name_and_what_is_missing_is_left_
 def test_a_name_that_is_not_there_is_left_to_hydra_and_unannotated_parameters_are_free():
     assert parameter_types("draftlab.heads.Nothing") == {} == parameter_types(None)
     check_types(OmegaConf.create({"part": {"_target_": "draftlab.heads.Nothing", "rank": "x"}}))
+
+
+@pytest.mark.parametrize(("group", "name"), sorted(CHOICES), ids="=".join)
+def test_every_choice_is_of_the_types_that_its_constructor_declares(group, name):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train", [f"{group}={name}"])
+    for part in ("drafter", "head", "loss", "block", "target"):
+        check_types(cfg[part], part)
+
+
+def test_what_a_constructor_hands_on_is_of_the_type_that_its_base_declares():
+    base = {"_target_": "draftlab.drafters.DFlash", "_partial_": True}
+    check_types(node(base, train_head=False))
+    with pytest.raises(ValueError, match=r"part\.train_head: expected bool, got 3"):
+        check_types(node(base, train_head=3))

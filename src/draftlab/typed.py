@@ -49,14 +49,29 @@ def parameter_types(target: Any) -> dict[str, Any]:
         function = hydra.utils.get_object(target)
     except Exception:  # whatever importing raised, constructing raises again, in Hydra's words
         return {}
-    types = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        try:
-            annotation = eval(parameter.annotation, vars(sys.modules[function.__module__]))
-        except (NameError, TypeError):  # a class that only type checkers import, or no annotation at all
-            continue
-        types[OTHERS if parameter.kind is parameter.VAR_KEYWORD else name] = annotation
+    types: dict[str, Any] = {}
+    for one in _signatures(function):
+        for name, parameter in inspect.signature(one).parameters.items():
+            try:
+                annotation = eval(parameter.annotation, vars(sys.modules[one.__module__]))
+            except (NameError, TypeError):  # a class that only type checkers import, or no annotation at all
+                annotation = Any
+            types.setdefault(OTHERS if parameter.kind is parameter.VAR_KEYWORD else name, annotation)
     return types
+
+
+def _signatures(function: Any) -> Iterator[Any]:
+    """What takes the keywords: a function, or the constructors of a class as far up as ``**`` hands them on."""
+    if not inspect.isclass(function):
+        yield function
+        return
+    for base in function.__mro__[:-1]:
+        constructor = vars(base).get("__init__")
+        if constructor is None:
+            continue
+        yield constructor
+        if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(constructor).parameters.values()):
+            return
 
 
 def _items(tree: Any) -> Iterator[tuple[Any, Any]]:

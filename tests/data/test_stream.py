@@ -164,7 +164,12 @@ def test_a_killed_training_goes_on_to_the_same_weights_beside_the_same_producer(
 
 
 @pytest.mark.parametrize(
-    "after", [0.13, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(0.31, marks=pytest.mark.slow)]
+    "after",
+    [
+        pytest.param(0.13, marks=pytest.mark.slow),
+        pytest.param(0.0, marks=pytest.mark.slow),
+        pytest.param(0.31, marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_producer_goes_on_and_training_waits_for_it(target, folder, undisturbed, after):
     """No finished shard is made again, and none is half there."""
@@ -194,6 +199,7 @@ def test_training_without_a_producer_says_what_to_start(target, folder):
         data.compute_features(target)
 
 
+@pytest.mark.slow
 def test_a_producer_that_dies_ends_training_and_the_next_one_serves_the_rest(target, folder, undisturbed):
     data = loaded(target, folder, producer_seconds=0.5)
     making = streamed.start("produce", folder, 0)

@@ -122,7 +122,12 @@ COUNTER = Throughput([1, 2, 3], [1.0, 0.5, 0.45])
 
 
 @pytest.mark.parametrize(
-    "table", [COUNTER, STEEP, Throughput([1, 2, 3], [1.0, 0.95, 0.9])], ids=["steps", "steep", "mild"]
+    "table",
+    [
+        pytest.param(COUNTER, id="steps"),
+        pytest.param(STEEP, id="steep", marks=pytest.mark.slow),
+        pytest.param(Throughput([1, 2, 3], [1.0, 0.95, 0.9]), id="mild", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_law_of_the_loop_is_the_targets_with_every_lossless_scheduler(name, table, monkeypatch):

@@ -240,6 +240,7 @@ def script(name, *words):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_scripts_export_and_adopt(run, target_folder, tmp_path):
     code, output = script("export.py", f"run={run}", "hub=me/drafter")
     folder = run / "export" / "deepspec"

@@ -29,6 +29,7 @@ def peak_gb(anchors, chunk_gb, side="lean"):
 
 
 @LINUX
+@pytest.mark.slow
 def test_the_peak_does_not_grow_with_the_anchors_and_is_what_a_chunk_is_planned_to_take():
     one_tensor = 4e-9 * VOCABULARY * GAMMA  # of logits, a block
     terms = {"ce": CrossEntropy(0.1), "tv": TotalVariation(0.9), "confidence": Confidence(1.0)}

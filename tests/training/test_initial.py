@@ -90,6 +90,7 @@ def train(target_folder, folder, *words):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_an_adopted_drafter_is_fine_tuned_from_where_it_stands(run, target_folder, tmp_path):
     adopted = adopt(export(run, tmp_path / "out", "deepspec"), tmp_path / "adopted", target_folder)
     tuned = tmp_path / "tuned"

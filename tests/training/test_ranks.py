@@ -130,7 +130,7 @@ def test_two_ranks_that_accumulate_train_as_one_big_batch(tmp_path, strategy):
         torch.testing.assert_close(weights[key], tensor, rtol=1e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp", marks=SLOW)])
+@pytest.mark.parametrize("strategy", [pytest.param(name, marks=SLOW) for name in ("fsdp", "ddp")])
 def test_two_ranks_resume_to_the_same_weights_and_other_numbers_are_refused(tmp_path, strategy):
     """In the middle of an epoch; the checkpoint is one file that one process can read, but not go on from."""
     through, stopped = tmp_path / "through", tmp_path / "stopped"

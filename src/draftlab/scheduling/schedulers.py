@@ -98,6 +98,8 @@ class EarlyStop(Scheduler):
     The table knows no token, so the decision stays as lossless as it was.
     """
 
+    reads_table = True
+
     def __init__(self, smooth: bool = False) -> None:
         self.smooth = smooth
         self._passes: np.ndarray | None = None  # of the table that was read last

@@ -153,6 +153,7 @@ def test_two_processes_write_what_one_does(whole, tmp_path):
     assert content(tmp_path / "two") == content(whole)
 
 
+@pytest.mark.slow
 def test_fewer_missing_shards_than_processes_are_written_all_the_same(whole, tmp_path):
     folder = tmp_path / "two"
     shutil.copytree(whole, folder)
