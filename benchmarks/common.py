@@ -20,6 +20,7 @@ from draftlab.target.ends import TargetEnds
 from draftlab.target.products import freeze_products, learning_products
 from draftlab.training import DrafterModule
 from draftlab.training.build import build
+from draftlab.types import Batch
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
@@ -70,6 +71,20 @@ def training_module(overrides: Sequence[str], generator: torch.Generator):
     parts.drafter.attach(TargetEnds(torch.randn(spec.vocab_size, spec.hidden_size, generator=generator) * 0.05))
     learning_products(parts.drafter)  # as accelerate does on a CPU
     return DrafterModule(parts.drafter, parts.loss, settings), settings.build(parts.drafter.parameters())
+
+
+def random_batch(spec, shape: tuple[int, int], prompt: int, generator: torch.Generator) -> Batch:
+    """A batch [B, T] of random tokens and features, of which the first ``prompt`` of each row are not supervised."""
+    supervised = torch.zeros(shape, dtype=torch.bool)
+    supervised[:, prompt:] = True
+    return Batch(
+        torch.randint(spec.vocab_size, shape, generator=generator),
+        torch.ones(shape, dtype=torch.bool),
+        supervised,
+        torch.randn(*shape, spec.feature_size, generator=generator),
+        torch.randn(*shape, spec.hidden_size, generator=generator),
+        torch.full(shape, 20.0),
+    )
 
 
 def fresh_drafter(overrides: Sequence[str] = ()):

@@ -18,14 +18,13 @@ import time
 from contextlib import nullcontext
 
 import torch
-from common import arguments, training_module
+from common import arguments, random_batch, training_module
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
 from draftlab.cli import entry
 from draftlab.training.acceleration import accelerate
-from draftlab.types import Batch
 
 DEFAULTS = {
     "device": "cuda",
@@ -62,22 +61,6 @@ WARM_UP = 3
 LEAST_SECONDS = 5.0  # left for a row that is still begun
 
 
-def random_batch(spec, sequences: int, tokens: int, device: str, generator: torch.Generator) -> Batch:
-    """A batch of random tokens and features; the first fifth of a sequence is a prompt."""
-    shape = (sequences, tokens)
-    supervised = torch.zeros(shape, dtype=torch.bool)
-    supervised[:, tokens // 5 :] = True
-    batch = Batch(
-        torch.randint(spec.vocab_size, shape, generator=generator),
-        torch.ones(shape, dtype=torch.bool),
-        supervised,
-        torch.randn(*shape, spec.feature_size, generator=generator),
-        torch.randn(*shape, spec.hidden_size, generator=generator),
-        torch.full(shape, 20.0),
-    )
-    return batch.to(device)
-
-
 def measure(cfg: DictConfig) -> dict[str, float]:
     """Median milliseconds of a step, tokens a second and peak GB of row ``cfg.child``."""
     precision, attention, compiled, chunk = ROWS[cfg.child]
@@ -87,7 +70,7 @@ def measure(cfg: DictConfig) -> dict[str, float]:
     module, optimizer = training_module(words, generator)
     accelerate(module.drafter, attention, compiled, cfg.device)
     module.to(device)
-    batch = random_batch(module.drafter.spec, sequences, tokens, cfg.device, generator)
+    batch = random_batch(module.drafter.spec, (sequences, tokens), tokens // 5, generator).to(cfg.device)
     wait = torch.cuda.synchronize if device.type == "cuda" else nullcontext
     began, spent = time.perf_counter(), []
     for step in range(WARM_UP + cfg.steps):

@@ -17,10 +17,9 @@ import sys
 import time
 
 import torch
-from common import arguments, training_module
+from common import arguments, random_batch, training_module
 
 from draftlab.cli import entry
-from draftlab.types import Batch
 
 DEFAULTS = {
     "overrides": ["experiment=demo"],
@@ -39,27 +38,12 @@ SETTINGS = {  # name -> precision, environment; a variable of malloc's, at its d
 PROMPT, WARM_UP = 80, 3
 
 
-def random_batch(spec, cfg, generator: torch.Generator) -> Batch:
-    """A batch with random tokens and features."""
-    shape = (cfg.batch, cfg.tokens)
-    supervised = torch.zeros(shape, dtype=torch.bool)
-    supervised[:, PROMPT:] = True
-    return Batch(
-        torch.randint(spec.vocab_size, shape, generator=generator),
-        torch.ones(shape, dtype=torch.bool),
-        supervised,
-        torch.randn(*shape, spec.feature_size, generator=generator),
-        torch.randn(*shape, spec.hidden_size, generator=generator),
-        torch.full(shape, 20.0),
-    )
-
-
 def seconds_per_step(cfg) -> float:
     """Median seconds of a step of the composed experiment, optimiser included."""
     generator = torch.Generator().manual_seed(0)
     module, adamw = training_module(cfg.overrides, generator)
     drafter, spec = module.drafter, module.drafter.spec
-    batches = [random_batch(spec, cfg, generator) for _ in range(2)]
+    batches = [random_batch(spec, (cfg.batch, cfg.tokens), PROMPT, generator) for _ in range(2)]
     spent = []
     for step in range(WARM_UP + cfg.steps):
         start = time.perf_counter()

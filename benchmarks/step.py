@@ -25,7 +25,7 @@ import sys
 import time
 
 import torch
-from common import arguments, peak_gb, training_module
+from common import arguments, peak_gb, random_batch, training_module
 from rich.console import Console
 from rich.table import Table
 from twins import StraightforwardLoss, estimated_gb
@@ -33,7 +33,6 @@ from twins import StraightforwardLoss, estimated_gb
 from draftlab.cli import entry
 from draftlab.target import products
 from draftlab.training.run import pick_precision
-from draftlab.types import Batch
 
 DEFAULTS = {
     "tokens": [512, 1024],
@@ -53,21 +52,6 @@ PROMPT = 0.25  # share of the conversation that is not supervised
 # Relative differences that are let pass. PyTorch's softmax takes a quick exponential on CPUs: against float64, gradients of the
 # straightforward side are off by some 1e-4, those of the lean one by 1e-5.
 CLOSE = {"loss": 1e-5, "gradient": 1e-4}
-
-
-def random_batch(spec, num_tokens: int, generator: torch.Generator) -> Batch:
-    """One conversation with random tokens and features."""
-    shape = (1, num_tokens)
-    supervised = torch.ones(shape, dtype=torch.bool)
-    supervised[:, : int(PROMPT * num_tokens)] = False
-    return Batch(
-        torch.randint(spec.vocab_size, shape, generator=generator),
-        torch.ones(shape, dtype=torch.bool),
-        supervised,
-        torch.randn(*shape, spec.feature_size, generator=generator),
-        torch.randn(*shape, spec.hidden_size, generator=generator),
-        torch.full(shape, 20.0),
-    )
 
 
 def overrides(cfg) -> list[str]:
@@ -92,7 +76,7 @@ def measure(cfg) -> dict[str, float]:
     if cfg.child in ("plain", "same_products"):
         module.loss = StraightforwardLoss()
     mixed = cfg.child == "laptop" and pick_precision("fast", "cpu") == "bf16-mixed"
-    batch = random_batch(module.drafter.spec, cfg.tokens[0], generator)
+    batch = random_batch(module.drafter.spec, (1, cfg.tokens[0]), int(PROMPT * cfg.tokens[0]), generator)
     seconds, first = [], {}
     for step in range(1 + cfg.steps):
         start = time.perf_counter()

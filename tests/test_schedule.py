@@ -81,15 +81,21 @@ def test_cells_are_served_in_turns_and_a_whole_experiment_is_not_measured_again(
         ([], "the first word of the command"),
         (["dance"], "must be one of profile, serve"),
         (["serve"], "run: name the folder"),
-        (["profile", "RUN", "profile.tokens=[0,1]"], "profile.tokens"),
-        (["serve", "RUN", "sps=none.json"], "SPS table"),
-        (["serve", "RUN", "concurrency=[0]"], "concurrency"),
-        (["serve", "RUN", "serve.warm_up=99"], "serve.warm_up"),
-        (["serve", "RUN", "schedule=fixed", "schedule.length=9"], "schedule.length is 9"),
-        (["serve", "RUN", "schedule=fixed", "serve.max_new_tokens=99999"], "positions"),
-        (["serve", "RUN", "experiment=pareto"], "cells.mtp1 has no run"),
-        (["serve", "RUN", "+cells.a.speed=1"], "cells.a"),
-        (["serve", "RUN", "schedule=fixed", "+cells.drafter.block_size=2"], "block_size 2"),
+        pytest.param(["profile", "RUN", "profile.tokens=[0,1]"], "profile.tokens", marks=pytest.mark.slow),
+        pytest.param(["serve", "RUN", "sps=none.json"], "SPS table", marks=pytest.mark.slow),
+        pytest.param(["serve", "RUN", "concurrency=[0]"], "concurrency", marks=pytest.mark.slow),
+        pytest.param(["serve", "RUN", "serve.warm_up=99"], "serve.warm_up", marks=pytest.mark.slow),
+        pytest.param(
+            ["serve", "RUN", "schedule=fixed", "schedule.length=9"], "schedule.length is 9", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ["serve", "RUN", "schedule=fixed", "serve.max_new_tokens=99999"], "positions", marks=pytest.mark.slow
+        ),
+        pytest.param(["serve", "RUN", "experiment=pareto"], "cells.mtp1 has no run", marks=pytest.mark.slow),
+        pytest.param(["serve", "RUN", "+cells.a.speed=1"], "cells.a", marks=pytest.mark.slow),
+        pytest.param(
+            ["serve", "RUN", "schedule=fixed", "+cells.drafter.block_size=2"], "block_size 2", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(run, words, message):

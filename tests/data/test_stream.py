@@ -147,7 +147,7 @@ def test_batches_come_in_the_order_of_a_cache(target, folder):
             assert one.sample_ids == other.sample_ids and one.last_hidden.equal(other.last_hidden)
 
 
-@pytest.mark.parametrize("after", [3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", [pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_a_killed_training_goes_on_to_the_same_weights_beside_the_same_producer(target, folder, undisturbed, after):
     """What was freed since the checkpoint is produced again."""
     making = streamed.start("produce", folder, 0)
