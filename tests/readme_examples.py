@@ -123,11 +123,10 @@ EXAMPLES = {
     ),
     "python src/schedule.py serve experiment=pareto run=outputs/demo mtp=outputs/mtp": Example(
         f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null cells.mtp3=null",
-        slow=True,
         leaves="outputs/demo/pareto/summary.csv",
     ),
     "python src/schedule.py serve experiment=load run=outputs/demo mtp=outputs/mtp": Example(
-        f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null", slow=True, leaves="outputs/demo/load/summary.csv"
+        f"{SERVE} mtp=null concurrency=[1] cells.mtp1=null", leaves="outputs/demo/load/summary.csv"
     ),
     "python src/schedule.py simulate": Example(
         "simulation.loads=[1,16] simulation.traffic.requests=30 simulation.traffic.rounds=2 simulation.traffic.mean_tokens=20",
@@ -145,7 +144,7 @@ EXAMPLES = {
     ),
     "python src/evaluate.py run=outputs/exits exit.survival=0.3": Example(DECODE, leaves="outputs/exits/report.html"),
     "python benchmarks/exits.py run=outputs/exits": Example(
-        "prompts=2 group=2 batch_size=2 max_new_tokens=4 survival=[0.5] accepted=[]", slow=True, prints="lost"
+        "prompts=2 group=2 batch_size=2 max_new_tokens=4 survival=[0.5] accepted=[]", prints="lost"
     ),
     "python src/export.py run=outputs/demo licence=apache-2.0": Example(
         leaves="outputs/demo/export/deepspec/model.safetensors"
@@ -188,7 +187,7 @@ EXAMPLES = {
         "rows=[2] shapes=[[300,256]] megabytes=1 repeats=1", prints="300x256_rows2"
     ),
     "python benchmarks/step.py": Example(
-        "tokens=[90] anchors=[2] layers=1 vocabulary=300 steps=1 repeats=1",
+        "tokens=[90] anchors=[2] layers=1 steps=1 repeats=1",
         slow=True,
         prints="laptop_speedup",
     ),
