@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+# Before torch is imported: programs that tests start compute with one thread, and another number rounds differently.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
