@@ -13,6 +13,7 @@ from draftlab.decode.budget import Budget
 from draftlab.decode.loop import Decoder, DecodeSettings, plain_decode
 from draftlab.sampling import RowDraws, Sampling, sample
 from draftlab.scheduling import Asynchronous, Bypass, EarlyStop, Fixed, GlobalSearch, Threshold, Throughput
+from draftlab.types import Proposal
 from enumeration import Enumeration, output_law
 from pairs import tiny_pair
 from scripted import ScriptedDrafter
@@ -32,6 +33,12 @@ class Confident(ScriptedDrafter):
         confidence[:, 1:] = 0.3 + 0.6 * (proposal.tokens[:, :-1] % 3).double() / 2
         confidence[:, 0] = 0.7
         return type(proposal)(proposal.tokens, proposal.draft_probs, proposal.draft_ids, confidence)
+
+
+def proposed(confidence, draft_top=None):
+    """A proposal of which only the scores matter."""
+    scores = [None if values is None else torch.tensor(values) for values in (confidence, draft_top)]
+    return Proposal(torch.zeros(scores[0].shape, dtype=torch.int64), torch.zeros(0), None, *scores)
 
 
 SCHEDULERS = {
@@ -167,9 +174,17 @@ def test_a_real_drafter_stays_lossless_when_rows_verify_unequal_prefixes():
 
 
 def test_confidences_are_calibrated_before_the_scheduler_sees_them():
-    confidence = torch.tensor([[0.9, 0.9]])
-    assert Budget(Threshold(0.8))(confidence, 1, 2).tolist() == [2]
-    assert Budget(Threshold(0.8), calibration=Calibration([1.0, 5.0]))(confidence, 1, 2).tolist() == [1]
+    proposal = proposed(confidence=[[0.9, 0.9]])
+    assert Budget(Threshold(0.8))(proposal).tolist() == [2]
+    assert Budget(Threshold(0.8), calibration=Calibration([1.0, 5.0]))(proposal).tolist() == [1]
+
+
+def test_a_calibration_says_which_scores_of_the_drafter_it_scales():
+    proposal = proposed(confidence=[[0.9, 0.9, 0.9]], draft_top=[[0.9, 0.9, 0.1]])
+    for source, lengths in (("confidence", [3]), ("draft_top", [2])):
+        assert Budget(Threshold(0.8), calibration=Calibration([1.0] * 3, source=source))(proposal).tolist() == lengths
+    with pytest.raises(ValueError, match="must be confidence or draft_top"):
+        Calibration([1.0], source="expected")
 
 
 def test_the_time_of_drafting_counts_in_the_table_a_scheduler_gets():
@@ -180,7 +195,7 @@ def test_the_time_of_drafting_counts_in_the_table_a_scheduler_gets():
             seen.append(table)
             return super().__call__(confidence, table)
 
-    Budget(Seeing(), STEEP, drafting=Throughput([1, 2], [4.0, 2.0]))(None, 2, 3)
+    Budget(Seeing(), STEEP, drafting=Throughput([1, 2], [4.0, 2.0]))(proposed([[1.0] * 3] * 2))
     assert seen[0](1) == pytest.approx(1 / (1 / 1.0 + 1 / 2.0)) and seen[0].passes(1) == 1.0
 
 
@@ -201,6 +216,25 @@ def test_a_scheduler_that_reads_confidences_needs_a_drafter_that_has_them():
     with pytest.raises(ValueError, match="no confidence head"):
         Budget(Threshold(0.5)).check(tiny_drafter("mtp"))
     Budget(Fixed()).check(tiny_drafter("mtp"))
+
+
+def test_without_a_head_a_calibrated_top_probability_stands_in_for_it(target):
+    """A chain has no confidences; with its calibration it is scheduled all the same, and answers are the plain ones."""
+    drafter = tiny_drafter("mtp", spec=target.spec).attach(target.ends)
+    gamma = drafter.block.block_size
+    budget = Budget(EarlyStop(), STEEP, calibration=Calibration([1.0] * gamma, source="draft_top"))
+    settings = DecodeSettings(12, Sampling(temperature=0.0), (), batch_size=3)
+    generations = Decoder(target, drafter, settings, budget).run(PROMPTS)
+    assert [g.tokens for g in generations] == [g.tokens for g in plain_decode(target, PROMPTS, settings)]
+    rounds = [counted for generation in generations for counted in generation.rounds]
+    assert {counted.proposed for counted in rounds} - {gamma}, "the scheduler chose"
+
+
+def test_a_scheduler_that_reads_no_confidence_takes_no_calibration(tmp_path):
+    """A chain that drafts more tokens than it was calibrated for is still served at a fixed length."""
+    Calibration([1.0], drafter={"digest": "a"}, source="draft_top").save(tmp_path / "calibration.json")
+    assert Budget.of_run(Fixed(), tmp_path, {"digest": "a"}).calibration is None
+    assert Budget.of_run(Threshold(0.5), tmp_path, {"digest": "a"}).calibration.source == "draft_top"
 
 
 def test_a_run_without_a_table_says_how_to_make_one(tmp_path):

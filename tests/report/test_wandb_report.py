@@ -44,6 +44,9 @@ def test_the_report_holds_the_tables_and_the_runs_curves_and_pictures(compared):
     assert "evaluation/figures/conditional_acceptance" in media
     curves = [panel for grid in grids for panel in grid.panels if isinstance(panel, parts.LinePlot)]
     assert any("val/accepted_length" in str(panel.y) for panel in curves)
+    shown = {getattr(key, "name", key) for panel in curves for key in panel.y or ()}
+    readings = ("survival_ece", "survival_roc_auc", "conditional_ece", "conditional_roc_auc")
+    assert shown >= {f"val/sts/{name}_{when}" for name in readings for when in ("before", "after")}
 
 
 def test_publishing_saves_once_and_gives_the_address(compared, monkeypatch):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from draftlab.calibration.rounds import CONFIDENCE
+from draftlab.calibration.rounds import CONFIDENCE, DRAFT_TOP
 from draftlab.calibration.sts import calibrated
 from draftlab.data.files import read_json, write_json
 
@@ -31,7 +31,7 @@ class Calibration:
     """Temperatures T_1..T_G > 0 and where they come from.
 
     Raises:
-        ValueError: no temperature, or one that is not positive and finite.
+        ValueError: no temperature, one that is not positive and finite, or an unknown source.
     """
 
     temperatures: Sequence[float]
@@ -53,6 +53,10 @@ class Calibration:
                 f"temperatures must be one positive finite number a position, got {self.temperatures!r}; calibrate again"
             )
         object.__setattr__(self, "temperatures", tuple(values.tolist()))
+        if self.source not in (CONFIDENCE, DRAFT_TOP):
+            raise ValueError(
+                f"the source of a calibration must be {CONFIDENCE} or {DRAFT_TOP}, got {self.source!r}; calibrate again"
+            )
 
     @classmethod
     def identity(cls, block_size: int) -> Calibration:

@@ -1,13 +1,14 @@
 """What a decode loop asks a scheduler with: calibrated confidences of the drafter, and the tables of the machine (method 5).
 
-    ĉ = STS(c)                                    the run's calibration.json, if there is one
+    ĉ = STS(c)                                    the run's calibration.json, if there is one; it says what c is: the
+                                                  confidence head's, or max_v p_d^k(v) (``draft_top``) without a head
     SPS(B) = 1 / (T_verify(B) + T_draft(R))       steps a second of R requests: a step drafts, too, where that is measured
     lengths [R] = scheduler(ĉ [R, G], SPS)
 
 It knows nothing of models. Example:
 
     budget = Budget(EarlyStop(), table=Throughput.load("outputs/demo/sps.json")).check(drafter)
-    lengths = budget(proposal.confidence, rows=8, gamma=7)
+    lengths = budget(proposal)
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from draftlab.calibration import FILE, Calibration, confidence_logits
+from draftlab.calibration.rounds import CONFIDENCE
 from draftlab.scheduling import Scheduler, Throughput
+from draftlab.types import Proposal
 
 SPS, DRAFT_SPS = "sps.json", "draft_sps.json"
 
@@ -32,7 +34,7 @@ class Budget:
     Args:
         scheduler: see :mod:`draftlab.scheduling`.
         table: SPS of the target by tokens. drafting: passes of the drafter a second by rows; None: not counted.
-        calibration: of the drafter; None leaves its confidences as they are.
+        calibration: of the drafter, read by a scheduler that reads confidences; None leaves them as they are.
     """
 
     scheduler: Scheduler
@@ -51,7 +53,8 @@ class Budget:
             ValueError: a calibration of another drafter, or a table that cannot be read or is needed and missing.
         """
         run = Path(run)
-        calibration = Calibration.load(run / FILE).check(identity) if (run / FILE).is_file() else None
+        calibrated = scheduler.reads_confidence and (run / FILE).is_file()
+        calibration = Calibration.load(run / FILE).check(identity) if calibrated else None
         path = Path(sps) if sps is not None else run / SPS
         if not path.is_file():
             if scheduler.reads_table or sps is not None:
@@ -76,9 +79,10 @@ class Budget:
                 another block size, or a scheduler that wants more tokens than a block has.
         """
         gamma, name = drafter.block.block_size, type(self.scheduler).__name__
-        if self.scheduler.reads_confidence and not drafter.has_confidence:
+        if self.scheduler.reads_confidence and self._source == CONFIDENCE and not drafter.has_confidence:
             raise ValueError(
-                f"{name} reads confidences, but the drafter has no confidence head; use schedule=fixed or a drafter with "
+                f"{name} reads confidences, but the drafter has no confidence head; calibrate it (src/calibrate.py), which "
+                "takes the top probability of its draft law instead, or use schedule=fixed or a drafter with "
                 "drafter.confidence_head=true"
             )
         if self.calibration is not None and len(self.calibration.temperatures) != gamma:
@@ -100,15 +104,23 @@ class Budget:
         """Whether the step that comes drafts at all."""
         return self.scheduler.drafts()
 
-    def __call__(self, confidence: Tensor | None, rows: int, gamma: int) -> np.ndarray:
-        """Tokens to verify [rows] of blocks of ``gamma`` tokens with the drafter's own confidences [rows, gamma]."""
-        if confidence is None:
-            values = np.ones((rows, gamma))
-        else:
-            values = confidence.double().cpu().numpy()
-            if self.calibration is not None:
-                values = self.calibration(confidence_logits(values))
-        return self.scheduler(values, self._step_table(rows))
+    def __call__(self, proposal: Proposal) -> np.ndarray:
+        """Tokens to verify [B] of the blocks of ``proposal``."""
+        rows, gamma = proposal.tokens.shape
+        return self.scheduler(self._confidence(proposal, rows, gamma), self._step_table(rows))
+
+    @property
+    def _source(self) -> str:
+        """The field of a proposal that confidences are read from."""
+        return CONFIDENCE if self.calibration is None else self.calibration.source
+
+    def _confidence(self, proposal: Proposal, rows: int, gamma: int) -> np.ndarray:
+        """Calibrated conditional confidences [B, G]; 1 where the scheduler reads none."""
+        scores = getattr(proposal, self._source) if self.scheduler.reads_confidence else None
+        if scores is None or gamma == 0:
+            return np.ones((rows, gamma))
+        values = scores.double().cpu().numpy()
+        return values if self.calibration is None else self.calibration(confidence_logits(values))
 
     def _step_table(self, rows: int) -> Throughput | None:
         if self.table is None or self.drafting is None or not rows:
@@ -125,6 +137,7 @@ class Budget:
             "scheduler": type(self.scheduler).__name__ + (f"({type(inner).__name__})" if inner is not None else ""),
             "settings": {key: value for key, value in settings.items() if not key.startswith("_")},
             "lossless": self.scheduler.is_lossless,
+            "reads": self._source,
             "calibrated": list(self.calibration.temperatures) if self.calibration is not None else None,
             "table": _plain(self.table),
             "drafting": _plain(self.drafting),

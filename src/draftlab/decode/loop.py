@@ -226,7 +226,7 @@ class Decoder:
         if self.budget is None:
             return drafted
         with self.clock("schedule", self.device):
-            chosen = self.budget(proposal.confidence, rows, self.num_drafted).tolist()
+            chosen = self.budget(proposal).tolist()
         return list(map(min, chosen, drafted))
 
     def _verify(self, anchor: Tensor, anchor_position: Tensor, proposal: Proposal, lengths: list[int]) -> Verdict:

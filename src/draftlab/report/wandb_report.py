@@ -22,7 +22,14 @@ from draftlab.report.tables import ALL, with_interval
 from draftlab.training.loggers import logged_in
 
 PACKAGE = "wandb_workspaces"
-CURVES = ("train/loss", "val/loss", "val/accepted_length", "val/roc_auc", "val/ece")
+CURVES = {
+    **{key: [key] for key in ("train/loss", "val/loss", "val/accepted_length", "val/roc_auc", "val/ece")},
+    # What Sequential Temperature Scaling would make of the confidences (draftlab.callbacks.calibration).
+    **{
+        f"val/sts/{name} before and after": [f"val/sts/{name}_before", f"val/sts/{name}_after"]
+        for name in ("survival_ece", "survival_roc_auc", "conditional_ece", "conditional_roc_auc")
+    },
+}
 POSITIONS = "val/conditional_acceptance_.*"
 PICTURES = ("conditional_acceptance", "accepted_length", "reliability")
 
@@ -59,7 +66,7 @@ def build_report(run_dirs: Sequence[str | Path], out: Path, project: str, entity
     names = [wandb_name(run_dir) for run_dir in run_dirs]
     owner = {} if entity is None else {"entity": entity}
     runset = parts.Runset(project=project, filters=f"Metric('displayName') in {names}", **owner)
-    curves = [parts.LinePlot(title=key, x="Step", y=[key]) for key in CURVES]
+    curves = [parts.LinePlot(title=title, x="Step", y=keys) for title, keys in CURVES.items()]
     curves.append(parts.LinePlot(title="conditional acceptance by position", x="Step", metric_regex=POSITIONS))
     pictures = [parts.MediaBrowser(title=name, media_keys=[f"{PAGE}/figures/{name}"]) for name in PICTURES]
     blocks = [

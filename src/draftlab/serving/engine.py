@@ -204,7 +204,7 @@ class Engine:
         gamma = proposal.tokens.shape[1]
         lengths = [gamma] * len(self.rows)
         if gamma and self.budget is not None:
-            lengths = self.budget(proposal.confidence, len(self.rows), gamma).tolist()
+            lengths = self.budget(proposal).tolist()
         self._mark(marks)
         draw = (self.settings.sampling, draws)
         result = flat_round(self.target, self.cache, (anchor, position), proposal, lengths, draw)
