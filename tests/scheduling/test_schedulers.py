@@ -135,6 +135,47 @@ def test_bypass_stops_drafting_after_empty_steps_and_looks_again_after_a_rest():
     assert drafted == [True, True, False, False, False, True, False, False, False, True]
 
 
+def drafted_steps(scheduler, table, steps):
+    """Which of ``steps`` (confidences of each) the scheduler drafts in."""
+    drafted = []
+    for confidence in steps:
+        drafted.append(scheduler.drafts())
+        if drafted[-1]:
+            scheduler(np.array([confidence]), table)
+    return drafted
+
+
+LINEAR = Throughput([1, 2, 3], [1.0, 1 / 1.2, 1 / 1.4])  # a pass of 1 s, 0.2 s more a token
+
+
+def test_bypass_weighs_the_time_of_drafting_over_many_steps():
+    """Survival 0.8 gains (1.8 - 1.2 - d) plain steps where drafting takes d; 0.1 admits nothing and loses d."""
+    good, bad = [0.8, 0.0], [0.1, 0.0]
+    mixed = [good, bad, bad] * 20
+    for seconds, expected in (
+        (0.15, 1.0),
+        (0.3, 0.45),
+    ):  # a third of the steps gains 0.45 or 0.3 and two lose 0.15 or 0.3
+        bypass = Bypass(EarlyStop(), patience=3, rest=16, longest=256, memory=32)
+        drafted = drafted_steps(bypass, LINEAR.plus(seconds), mixed)
+        assert np.mean(drafted) == 1.0 if expected == 1.0 else np.mean(drafted) < expected, seconds
+    assert all(drafted_steps(Bypass(EarlyStop()), LINEAR, mixed)[:2]), "the first steps are tried"
+
+
+def test_a_bypass_that_rested_drafts_again_when_it_pays_again_and_rests_shortly_at_first():
+    good, bad = [0.9, 0.9], [0.05, 0.0]
+    bypass = Bypass(EarlyStop(), patience=2, rest=4, longest=64)
+    table = LINEAR.plus(0.3)
+    before = drafted_steps(bypass, table, [bad] * 200)
+    assert sum(before) <= 2 + 6, "two tries, then rests of 4, 8, 16, 32, 64, 64"
+    after = drafted_steps(bypass, table, [good] * 200)
+    assert all(after[64 + 1 :]), "after the longest rest one step is enough"
+    assert after.index(True) <= 64
+    again = drafted_steps(bypass, table, [bad] * 60)
+    last = max(np.flatnonzero(again[:40]))
+    assert not all(again) and sum(again[last + 1 : last + 6]) <= 1, "the first rest is short again"
+
+
 def first_token_law(scheduler, warm_up=()):
     """P(first output token = A) of the counterexample of method 5, over every draft and every draw of the verification."""
     target, draft = np.array([0.7, 0.3]), np.array([0.5, 0.5])
@@ -191,6 +232,7 @@ def test_early_stop_and_the_asynchronous_scheduler_keep_the_law_and_global_searc
         (lambda: Threshold(1.5), r"\[0, 1\]"),
         (lambda: Asynchronous(lag=0), "at least 1"),
         (lambda: Bypass(EarlyStop(), rest=0), "at least 1"),
+        (lambda: Bypass(EarlyStop(), memory=0), "schedule.memory"),
         (lambda: EarlyStop()(np.array([[0.5]])), "needs an SPS table"),
         (lambda: EarlyStop()(np.array([[np.nan]]), STAIRCASE), "finite"),
         (lambda: Threshold(0.5)(np.array([0.5])), "shape"),

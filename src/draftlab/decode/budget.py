@@ -131,17 +131,21 @@ class Budget:
 
     def identity(self) -> dict[str, Any]:
         """In plain types what the choices depend on, for keys and reports."""
-        settings = {key: value for key, value in vars(self.scheduler).items() if isinstance(value, int | float | str)}
         inner = getattr(self.scheduler, "inner", None)
         return {
             "scheduler": type(self.scheduler).__name__ + (f"({type(inner).__name__})" if inner is not None else ""),
-            "settings": {key: value for key, value in settings.items() if not key.startswith("_")},
+            "settings": _settings(self.scheduler),
+            **({"inner": _settings(inner)} if inner is not None else {}),
             "lossless": self.scheduler.is_lossless,
             "reads": self._source,
             "calibrated": list(self.calibration.temperatures) if self.calibration is not None else None,
             "table": _plain(self.table),
             "drafting": _plain(self.drafting),
         }
+
+
+def _settings(scheduler: Scheduler) -> dict[str, Any]:
+    return {k: v for k, v in vars(scheduler).items() if isinstance(v, int | float | str) and not k.startswith("_")}
 
 
 def _plain(table: Throughput | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ gets is always a prefix. They differ in how K is chosen:
                    the sampled token, decides whether that token is verified (method 5, counterexample). For analysis.
     asynchronous   K by global search over the survivals of ``lag`` steps ago, order from the current ones. Lossless by the
                    time barrier: no current token has a say in K.
-    bypass         around another one: does not even draft while that one's budget has been 0. Decided before drafting.
+    bypass         around another one: does not even draft while that has not paid. Decided before drafting.
 
 A scheduler sees numbers only. A request takes part in a step with its anchor, which costs one token and commits one.
 
@@ -169,27 +169,32 @@ class Asynchronous(Scheduler):
 
 
 class Bypass(Scheduler):
-    """``inner``, and no drafting for ``rest`` steps once it was not worth it in ``patience`` steps running.
+    """``inner``, and no drafting for ``rest`` steps once it was not worth it.
 
-    Drafting costs time also when nothing is verified. It is not worth it when the budget is 0, or when the step, with the
-    time of drafting that the table knows (:meth:`Throughput.plus`), is expected to commit fewer tokens a second than one
-    without. After the rest one step drafts again, to see whether the load has changed; while it has not, rests double.
+    Drafting costs time also when nothing is verified. What a step gains by it is the tokens that it is expected to commit,
+    over those that plain decoding commits in the same time, which includes drafting where the table knows it
+    (:meth:`Throughput.plus`). Drafting rests when the gains of about the last ``memory`` steps come to no more than nothing, or
+    when the budget was 0 in ``patience`` steps running. One request's step says little, hence the memory; it fades in rests,
+    too, so that after a long one the steps that draft again decide alone. While they find the same, rests double.
     Decided by steps that are over, hence lossless if ``inner`` is.
 
     Args:
-        longest: steps that a rest grows to; None: rests do not grow.
+        patience: drafted steps before the first decision. longest: steps that a rest grows to; None: rests do not grow.
 
     Raises:
-        ValueError: patience or rest below 1, or a longest rest below the first.
+        ValueError: patience, rest or memory below 1, or a longest rest below the first.
     """
 
-    def __init__(self, inner: Scheduler, patience: int = 2, rest: int = 16, longest: int | None = None) -> None:
-        for name, value in (("patience", patience), ("rest", rest)):
+    def __init__(
+        self, inner: Scheduler, patience: int = 2, rest: int = 16, longest: int | None = None, memory: int = 32
+    ) -> None:
+        for name, value in (("patience", patience), ("rest", rest), ("memory", memory)):
             if value < 1:
                 raise ValueError(f"schedule.{name} must be at least 1 step, got {value}")
         if longest is not None and longest < rest:
             raise ValueError(f"schedule.longest must be null or at least schedule.rest ({rest} steps), got {longest}")
         self.inner, self.patience, self.rest, self.longest = inner, patience, rest, longest or rest
+        self.memory = memory
         self.is_lossless = inner.is_lossless
         self.reads_confidence, self.reads_table = inner.reads_confidence, inner.reads_table
         self.reset()
@@ -197,11 +202,13 @@ class Bypass(Scheduler):
     def reset(self) -> None:
         """Forget earlier steps."""
         self.inner.reset()
-        self._useless = self._resting = 0
+        self._gain = 0.0  # of drafting, in plain steps; fades
+        self._tried = self._empty = self._since = self._resting = 0
         self._next_rest = self.rest
 
     def drafts(self) -> bool:
         """See :class:`Scheduler`."""
+        self._gain *= 1.0 - 1.0 / self.memory
         if self._resting == 0:
             return self.inner.drafts()
         self._resting -= 1
@@ -210,24 +217,29 @@ class Bypass(Scheduler):
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
         lengths = self.inner(confidence, table)
-        if not len(lengths) or _worth_drafting(confidence, lengths, table):
-            self._useless, self._next_rest = 0, self.rest
+        if not len(lengths):
             return lengths
-        self._useless += 1
-        if self._useless >= self.patience:
-            self._resting, self._useless = self._next_rest, self.patience - 1  # after the rest one such step is enough
+        self._tried, self._since = self._tried + 1, self._since + 1
+        self._empty = 0 if lengths.any() else self._empty + 1
+        self._gain += _gain(confidence, lengths, table)
+        if self._empty >= self.patience or (self._tried >= self.patience and self._gain <= 0.0):
+            self._resting, self._since = self._next_rest, 0
             self._next_rest = min(2 * self._next_rest, self.longest)
+            self._tried = self._empty = self.patience - 1  # after the rest one such step is enough
+        elif self._since >= self.patience:
+            self._next_rest = self.rest
         return lengths
 
 
-def _worth_drafting(confidence: np.ndarray, lengths: np.ndarray, table: Throughput | None) -> bool:
-    """Whether a step that verifies ``lengths`` [R] is expected to commit more tokens a second than one without a draft."""
-    if not lengths.any() or table is None or not table.fixed_seconds:
-        return bool(lengths.any())
+def _gain(confidence: np.ndarray, lengths: np.ndarray, table: Throughput | None) -> float:
+    """Expected tokens of a step that verifies ``lengths`` [R], in those of plain decoding in the same time, minus 1."""
+    if table is None:
+        return float(lengths.any())
     rows, gamma = _sizes(confidence)
     survival = np.cumprod(confidence, axis=1)
     committed = rows + survival[np.arange(gamma) < lengths[:, None]].sum()
-    return bool(committed * table(rows + lengths.sum()) > rows * table.passes(rows))
+    plain = rows * table.passes(rows) / table(rows + lengths.sum())  # in the time of this step
+    return float((committed - plain) / rows)
 
 
 def _walk(confidence: np.ndarray, table: Throughput) -> tuple[np.ndarray, np.ndarray]:
