@@ -57,6 +57,17 @@ def test_a_killed_profile_goes_on_and_a_whole_one_is_not_made_again(pair, tmp_pa
         profile(pair[0], None, settings, folder, {"machine": "there"})
 
 
+def test_a_drafting_pass_is_timed_behind_one_of_the_target_as_in_a_step(pair, monkeypatch):
+    """Right behind another drafting pass its weights would still lie in the caches, and drafting look half as dear."""
+    target, drafter = pair
+    order = []
+    forward, propose = type(target).forward, type(drafter).propose
+    monkeypatch.setattr(type(target), "forward", lambda *a, **o: order.append("target") or forward(*a, **o))
+    monkeypatch.setattr(type(drafter), "propose", lambda *a, **o: order.append("draft") or propose(*a, **o))
+    assert module._draft_pass(target, drafter, 2, 4) > 0
+    assert order[-2:] == ["target", "draft"] and order.count("draft") == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

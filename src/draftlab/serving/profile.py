@@ -140,7 +140,7 @@ def _sizes(target, drafter, settings: ProfileSettings) -> Iterator[tuple[dict[st
             yield facts, _timer(_target_pass, target, lengths, context)
         for rows in settings.rows if drafter is not None else ():
             facts = {"part": DRAFTER, "tokens": rows * drafter.block.block_size, "rows": rows, "context": context}
-            yield facts, _timer(_draft_pass, drafter, rows, context)
+            yield facts, _timer(_draft_pass, target, drafter, rows, context)
 
 
 def _lengths(tokens: int, per_row: int) -> list[int]:
@@ -170,7 +170,7 @@ def _target_pass(target, lengths: Sequence[int], context: int) -> float:
     return seconds
 
 
-def _draft_pass(drafter, rows: int, context: int) -> float:
+def _draft_pass(target, drafter, rows: int, context: int) -> float:
     spec, device = drafter.spec, drafter.ends.embedding.device
     length = context + NEW_TOKENS + drafter.block.block_size + 1
     cache = drafter.start(rows, length, device=device)
@@ -179,6 +179,8 @@ def _draft_pass(drafter, rows: int, context: int) -> float:
     seconds = 0.0
     for first, end in ((0, context), (context, context + NEW_TOKENS)):
         new = _context(drafter, ids, first, end)
+        # As in a step: the target's weights have just passed through the caches, and the drafter's are no longer in them.
+        _target_pass(target, [1] * rows, context)
         _wait(device)
         start = time.perf_counter()
         drafter.propose(new, cache, Sampling(), None)
