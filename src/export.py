@@ -5,7 +5,7 @@
     python src/export.py run=outputs/demo format=gguf converter=llama.cpp/convert_hf_to_gguf.py
     python src/export.py run=outputs/demo hub=organisation/name licence=apache-2.0      says what it would upload
 
-The folder appears as a whole; the same command given again finds it and does nothing.
+The folder appears as a whole; the same command given again finds it and does nothing, with another licence it writes the card anew.
 """
 
 from __future__ import annotations

@@ -217,6 +217,26 @@ def test_the_same_export_again_writes_nothing_and_another_one_is_refused(run, tm
         export(run, tmp_path / "file", "deepspec")
 
 
+def test_another_licence_writes_the_card_anew_and_keeps_what_else_lies_there(run, tmp_path):
+    folder = export(run, tmp_path / "out", "deepspec", licence="mit")
+    (folder / "notes.txt").write_text("mine")
+    export(run, folder, "deepspec", licence="apache-2.0")
+    assert "license: apache-2.0" in (folder / "README.md").read_text() and (folder / "notes.txt").read_text() == "mine"
+    assert not any(name.startswith(".") for name in files(tmp_path))
+    stated = (folder / "draftlab.json").stat().st_mtime_ns
+    export(run, folder, "deepspec", licence="apache-2.0")
+    assert (folder / "draftlab.json").stat().st_mtime_ns == stated
+
+
+def test_a_card_that_somebody_edited_is_not_written_over(run, tmp_path):
+    folder = export(run, tmp_path / "out", "deepspec")
+    with (folder / "README.md").open("a") as card:
+        card.write("Years of work.")
+    with pytest.raises(ValueError, match=r"README\.md was edited since it was written"):
+        export(run, folder, "deepspec", licence="mit")
+    assert "Years of work." in (folder / "README.md").read_text()
+
+
 def test_a_killed_export_leaves_no_folder_and_the_next_one_is_whole(run, tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt

@@ -3,8 +3,9 @@
     draftlab.json          what the folder is an export of: written last inside a hidden folder, which is then renamed
     model.safetensors      its header repeats the block layout, so that a config.json edited later is found out (case 17)
 
-An existing folder is left alone if it holds this very export, and refused if it holds anything else. It knows nothing of
-layouts.
+An existing folder is left alone if it holds this very export. One that differs in what stands beside the weights only (a card
+with another licence, a calibration made since) is written anew, unless somebody edited its card; any other is refused. The
+module knows nothing of layouts.
 
     with staged(Path("outputs/demo/export/deepspec"), identity) as stage:
         if stage is not None:                                     # None: it is there already
@@ -24,9 +25,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from draftlab.data.files import first_difference, read_json, write_json
+from draftlab.data.files import digest, first_difference, read_json, write_json
 
 STAMP, WEIGHTS, INDEX, CONFIG = "draftlab.json", "model.safetensors", "model.safetensors.index.json", "config.json"
+CARD = "README.md"
+BESIDE, FILES = ("card", "extras"), "files"  # keys of a stamp that name no weights; what was written with it
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -34,7 +37,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 def staged(out: Path, identity: Mapping[str, Any]) -> Iterator[Path | None]:
     """A hidden folder beside ``out`` to write into; it becomes ``out`` when the block ends. None: ``out`` holds this already.
 
-    What a killed export left is cleared away first.
+    What a killed export left is cleared away first, and what ``out`` held before is removed last.
 
     Raises:
         ValueError: ``out`` is a file, or holds something else.
@@ -47,20 +50,24 @@ def staged(out: Path, identity: Mapping[str, Any]) -> Iterator[Path | None]:
     stage.mkdir(parents=True)
     try:
         yield stage
-        write_json(stage / STAMP, dict(identity))
+        write_json(stage / STAMP, {**identity, FILES: sorted(path.name for path in stage.iterdir())})
+        replaced = out.with_name(f".{out.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
         if out.is_dir():
-            out.rmdir()  # it is empty, see is_written
+            out.rename(replaced)  # it is empty or an export with other words beside the same weights, see is_written
         stage.rename(out)
+        _keep_others(replaced, out)
+        shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
 
 
 def is_written(out: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether ``out`` holds the export of ``identity``; False if there is nothing.
+    """Whether ``out`` holds the export of ``identity``; False if there is nothing, or one that may be written anew.
 
     Raises:
-        ValueError: it is a file, or holds another export or anything else.
+        ValueError: it is a file, or holds another export, one whose card was edited, or anything else.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is to be a folder, but it is a file; give another path")
@@ -68,14 +75,35 @@ def is_written(out: Path, identity: Mapping[str, Any]) -> bool:
         return False
     if not (out / STAMP).is_file():
         raise ValueError(f"{out} holds something that was not written by this command; give another folder")
-    difference = first_difference(json.loads(json.dumps(dict(identity))), read_json(out / STAMP))
+    wanted, found = json.loads(json.dumps(dict(identity))), read_json(out / STAMP)
+    found.pop(FILES, None)
+    if wanted == found:
+        return True
+    weights = [{key: value for key, value in side.items() if key not in BESIDE} for side in (wanted, found)]
+    difference = first_difference(*weights)
     if difference:
         key, ours, theirs = difference
         raise ValueError(
             f"{out} holds another drafter or other settings: {key} is {theirs!r} there and would be {ours!r} now. Give another "
             "folder, or remove it"
         )
-    return True
+    card = out / CARD
+    if "card" in found and card.is_file() and digest(card.read_text(encoding="utf-8")) != found["card"]:
+        raise ValueError(
+            f"{card} was edited since it was written, and this command would write it anew; keep it elsewhere and remove it, or "
+            "give another folder"
+        )
+    return False
+
+
+def _keep_others(replaced: Path, out: Path) -> None:
+    """Take along what somebody put into a folder that was written anew."""
+    if not (replaced / STAMP).is_file():
+        return
+    ours = set(read_json(replaced / STAMP).get(FILES, [path.name for path in replaced.iterdir()])) | {STAMP}
+    for path in replaced.iterdir():
+        if path.name not in ours and not (out / path.name).exists():
+            path.rename(out / path.name)
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, Tensor], stamp: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from draftlab.decode.trained import TrainedDrafter, open_drafter, read_run_confi
 from draftlab.export.card import Card, card, read_lengths
 from draftlab.export.engines import SPS_FILE, STS_FILE, require_engine
 from draftlab.export.facts import Facts, facts_of
-from draftlab.export.folder import save_tensors, staged
+from draftlab.export.folder import CARD, save_tensors, staged
 from draftlab.export.formats import able, choose
 from draftlab.export.gguf import check_outtype, convert, find_converter
 from draftlab.export.layout import Layout, Verifier
@@ -116,7 +116,7 @@ def export_run(run: Path, settings: ExportSettings, out: Path | None, checkpoint
             return out
         _write(stage, drafter, layout, parts, settings)
         write_extras(stage, extras)
-        write_atomically(stage / "README.md", text)
+        write_atomically(stage / CARD, text)
         if settings.format == GGUF:
             target = fetch(drafter.spec.path, drafter.spec.revision)
             convert(find_converter(settings.converter), stage, target, stage / GGUF_FILE, settings.outtype)
