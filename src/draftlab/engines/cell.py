@@ -1,0 +1,227 @@
+"""One cell of the engine table: a run's drafter in llama.cpp, with one kind of target weights.
+
+    export -> converter -> two servers, without and with the drafter -> the prompts, in turns -> counts, times, verdicts
+    the same prompts through our own loop, for its counts
+
+Both servers answer a prompt one after the other, so that a machine that slows down slows both. What the engine does not take is
+a result, too: ``loads`` is False and ``message`` is its own. The module draws no table.
+
+    Cell(run, "f32", settings).measure(prompts)["greedy"]
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftlab.decode.loop import DecodeSettings, speculative_decode
+from draftlab.decode.trained import open_drafter
+from draftlab.engines.compare import (
+    DIFFERENT,
+    EQUAL,
+    ROUNDING,
+    ROUNDING_QUANTISED,
+    TIE,
+    Counts,
+    break_even,
+    counted,
+    parting,
+    verdict,
+)
+from draftlab.engines.files import check_weights, drafter_file, target_file
+from draftlab.engines.llama import Completion, LlamaServer, Unloadable
+from draftlab.export.engines import ENGINES, method
+from draftlab.export.facts import facts_of
+from draftlab.export.gguf import OUTTYPES
+from draftlab.export.run import GGUF, ExportSettings, export_run, pick_layout
+from draftlab.sampling import Sampling
+from draftlab.target import load_ends
+
+Prompts = Mapping[str, Sequence[Sequence[int]]]  # domain -> token ids of its prompts
+ENGINE, CONTEXT = "llama.cpp", 64  # its key; positions beyond prompt, answer and block
+
+
+@dataclass(frozen=True)
+class CellSettings:
+    """How cells are measured.
+
+    Args:
+        server, converter: llama.cpp's programs.
+        max_new_tokens: of every answer. threads: of the servers. checkpoint: best, last, or a file.
+        device: of our own loop; batch_size: its rows.
+    """
+
+    server: Path
+    converter: Path
+    max_new_tokens: int
+    threads: int | None = None
+    checkpoint: str = "best"
+    device: str = "auto"
+    batch_size: int = 8
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a server: those asked for, else all that this process may use."""
+        return self.threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+class Cell:
+    """A run with one kind of weights; refusals come before anything is measured.
+
+    Raises:
+        ValueError: no run, or weights that are none.
+    """
+
+    def __init__(self, run: Path, weights: str, settings: CellSettings) -> None:
+        self.run, self.weights, self.settings = run, weights, settings
+        self.trained = open_drafter(run, settings.checkpoint)
+        self.spec = self.trained.drafter.spec
+        check_weights(weights, self.spec.path)
+        self.trained.drafter.attach(load_ends(self.spec))
+        self.facts = facts_of(self.trained.drafter)
+        self.format, _ = pick_layout(GGUF, self.facts)
+
+    @property
+    def label(self) -> str:
+        """The weights' name without a folder."""
+        return self.weights if self.weights in OUTTYPES else target_file(self.spec, self.weights, Path()).stem
+
+    def measure(self, prompts: Prompts) -> dict[str, Any]:
+        """The result in plain types."""
+        objections = ENGINES[ENGINE].objections(self.facts, self.format)
+        result = {**self._described(prompts), "objections": objections, "loads": True, "message": None}
+        with tempfile.TemporaryDirectory(prefix="draftlab-engine-") as work:
+            try:
+                served, answers = self._served(prompts, Path(work))
+            except (Unloadable, ValueError) as error:
+                if isinstance(error, ValueError) and "converter failed" not in str(error):
+                    raise
+                return result | {"loads": False, "message": last_line(str(error))}
+        return result | served | {"ours": self._ours(prompts, answers)}
+
+    def _described(self, prompts: Prompts) -> dict[str, Any]:
+        facts = self.facts
+        return {
+            "engine": ENGINE,
+            "weights": self.label,
+            "run": self.run.resolve().name,
+            "family": facts.family,
+            "head": facts.head,
+            "format": self.format,
+            "block_size": facts.block_size,
+            "target": self.spec.name,
+            "drafter": self.trained.identity["digest"],
+            "max_new_tokens": self.settings.max_new_tokens,
+            "threads": self.settings.num_threads,
+            "prompts": {domain: len(given) for domain, given in prompts.items()},
+        }
+
+    def _served(self, prompts: Prompts, work: Path) -> tuple[dict[str, Any], dict[str, list]]:
+        """What the engine did, in plain types, and its answers without the drafter by domain."""
+        target = target_file(self.spec, self.weights, self.settings.converter)
+        outtype = self.weights if self.weights in OUTTYPES else "f16"
+        settings = ExportSettings(self.format, unfinished=True)
+        exported = export_run(self.run, settings, work / "drafter", self.settings.checkpoint)
+        draft = drafter_file(exported, self.spec, outtype, self.settings.converter)
+        longest = max(len(ids) for given in prompts.values() for ids in given)
+        context = longest + self.settings.max_new_tokens + self.facts.block_size + CONTEXT
+        plain_words = [*("-m", str(target), "-c", str(context), "-np", "1", "-t", str(self.settings.num_threads))]
+        plain_words += ["-ctk", "f32", "-ctv", "f32", "--cache-ram", "0", "-lv", "4"]
+        kind = ["-md", str(draft), "--spec-type", f"draft-{method(self.facts)}"]
+        kind += ["--spec-draft-n-max", str(self.facts.block_size), "--spec-draft-p-min", "0"]
+        kind += ["-ctkd", "f32", "-ctvd", "f32"]
+        with ExitStack() as stack:
+            plain = stack.enter_context(LlamaServer(self.settings.server, plain_words, work / "plain.log"))
+            drafting = stack.enter_context(LlamaServer(self.settings.server, plain_words + kind, work / "draft.log"))
+            answers = answer(plain, drafting, prompts, self.settings.max_new_tokens)
+            rounding = ROUNDING.get(self.weights, ROUNDING_QUANTISED)
+            verdicts = {domain: judge(plain, prompts[domain], pairs, rounding) for domain, pairs in answers.items()}
+            times = drafting.drafting()
+            version = plain.version()
+        result = {"version": version, **summarise(answers, verdicts), "times_ms": times_of(answers, *times)}
+        return result, {domain: [plain.tokens for plain, _ in pairs] for domain, pairs in answers.items()}
+
+    def _ours(self, prompts: Prompts, answers: Mapping[str, list]) -> dict[str, Any]:
+        """Counts of our own loop, by domain, and how many answers are the engine's to the token."""
+        target = self.trained.load_target(self.settings.device)
+        limit = self.settings.max_new_tokens
+        settings = DecodeSettings(limit, Sampling(0.0), target.eos_token_ids, self.settings.batch_size)
+        domains, same, total = {}, 0, Counts()
+        for domain, given in prompts.items():
+            generations = speculative_decode(target, self.trained.drafter, [list(ids) for ids in given], settings)
+            counts = sum((counted(g.rounds, self.facts.block_size, limit) for g in generations), Counts())
+            domains[domain], total = counts.accepted_length, total + counts
+            same += sum(tuple(g.tokens) == theirs for g, theirs in zip(generations, answers[domain], strict=True))
+        return {"accepted_length": total.accepted_length, "domains": domains, "same_answers": same}
+
+
+def answer(plain: LlamaServer, drafting: LlamaServer, prompts: Prompts, limit: int) -> dict[str, list]:
+    """Pairs of completions (without, with the drafter) by domain; the two take turns, after a warm-up that is not counted."""
+    first = next(iter(prompts.values()))[0]
+    for server in (plain, drafting):
+        server.complete(first, min(8, limit))
+    found: dict[str, list[tuple[Completion, Completion]]] = {}
+    for domain, given in prompts.items():
+        found[domain] = [(plain.complete(ids, limit), drafting.complete(ids, limit)) for ids in given]
+    return found
+
+
+def judge(
+    plain: LlamaServer, prompts: Sequence[Sequence[int]], pairs: Sequence, rounding: float
+) -> list[dict[str, Any]]:
+    """Equal, tie or different for every pair of answers; where they part, with position and lead of the best token."""
+    verdicts = []
+    for ids, (without, drafted) in zip(prompts, pairs, strict=True):
+        k = parting(without.tokens, drafted.tokens)
+        if k is None:
+            verdicts.append({"verdict": EQUAL})
+            continue
+        gap, best = plain.gap([*ids, *without.tokens[:k]])
+        chosen = [side.tokens[k] if k < len(side.tokens) else None for side in (without, drafted)]
+        verdicts.append({"verdict": verdict(gap, best, chosen, rounding), "position": k, "gap": gap})
+    return verdicts
+
+
+def summarise(answers: Mapping[str, Sequence], verdicts: Mapping[str, Sequence]) -> dict[str, Any]:
+    """Verdicts, accepted length and speed, by domain and of all."""
+    every = {"all": [pair for pairs in answers.values() for pair in pairs], **answers}
+    lengths, speed = {}, {}
+    for domain, pairs in every.items():
+        sides = list(zip(*pairs, strict=True))
+        plain, drafted = (sum(len(c.tokens) for c in side) / sum(c.seconds for c in side) for side in sides)
+        speed[domain] = {"plain": plain, "drafted": drafted, "ratio": drafted / plain}
+        lengths[domain] = Counts(sum(c.passes for c in sides[1]), sum(c.accepted for c in sides[1])).accepted_length
+    flat = [each for given in verdicts.values() for each in given]
+    counts = {name: sum(each["verdict"] == name for each in flat) for name in (EQUAL, TIE, DIFFERENT)}
+    parted = [each for each in flat if each["verdict"] != EQUAL]
+    theirs = {"accepted_length": lengths.pop("all"), "domains": lengths}
+    return {"greedy": {**counts, "parted": parted}, "theirs": theirs, "tokens_per_s": speed}
+
+
+def times_of(answers: Mapping[str, Sequence], drafts: int, draft_seconds: float) -> dict[str, float | None]:
+    """Milliseconds of a plain token, of drafting and of the rest of a round, and the accepted length that pays for them.
+
+    The first token of an answer comes from reading the prompt. The rest of a round is the target's pass over the draft and
+    what it tells the drafter of it.
+    """
+    pairs = [pair for given in answers.values() for pair in given]
+    plain = sum(p.seconds for p, _ in pairs) / max(1, sum(len(p.tokens) - 1 for p, _ in pairs)) * 1000
+    passes = sum(d.passes for _, d in pairs)
+    if not passes or not drafts:
+        return {"plain": plain, "draft": None, "verify": None, "pays_from": None}
+    draft = draft_seconds / drafts * 1000
+    verify = sum(d.seconds for _, d in pairs) / passes * 1000 - draft
+    return {"plain": plain, "draft": draft, "verify": verify, "pays_from": break_even(plain, draft, verify)}
+
+
+def last_line(message: str) -> str:
+    """The line that names the cause: the last one of a converter's traceback, without advice behind it."""
+    lines = [
+        line.strip() for line in message.splitlines() if line.strip() and not line.startswith("It needs the package")
+    ]
+    return lines[-1]
