@@ -44,7 +44,9 @@ def read_prompts(cfg: DictConfig, spec) -> dict[str, list[list[int]]]:
 def measure(cell: Cell, prompts: dict[str, list[list[int]]]) -> dict:
     """The cell's result: the one that lies in its run if it is of the same things, else measured and kept."""
     path = cell.run / FOLDER / f"llama.cpp-{cell.label}.json"
-    key = digest([prompts, cell.trained.identity, cell.label, cell.settings.max_new_tokens, cell.settings.num_threads])
+    settings = cell.settings
+    key = [prompts, cell.trained.identity, cell.label, settings.max_new_tokens, settings.num_threads]
+    key = digest([*key, settings.server_arguments])
     if path.is_file() and (found := read_json(path)).get("key") == key:
         print(f"{path} holds this measurement already")
         return found
@@ -66,6 +68,7 @@ def main(cfg: DictConfig) -> None:
         cfg.threads,
         cfg.checkpoint,
         cfg.device,
+        tuple(map(str, cfg.server_arguments)),
     )
     runs = [Path(run) for run in cfg.runs]
     cells = [Cell(run, weights, settings) for run in runs for weights in cfg.weights]

@@ -51,7 +51,7 @@ class CellSettings:
     """How cells are measured.
 
     Args:
-        server, converter: llama.cpp's programs.
+        server, converter: llama.cpp's programs. server_arguments: more words for both servers.
         max_new_tokens: of every answer. threads: of the servers. checkpoint: best, last, or a file.
         device: of our own loop; batch_size: its rows.
     """
@@ -62,6 +62,7 @@ class CellSettings:
     threads: int | None = None
     checkpoint: str = "best"
     device: str = "auto"
+    server_arguments: tuple[str, ...] = ()
     batch_size: int = 8
 
     @property
@@ -118,6 +119,7 @@ class Cell:
             "drafter": self.trained.identity["digest"],
             "max_new_tokens": self.settings.max_new_tokens,
             "threads": self.settings.num_threads,
+            "server_arguments": list(self.settings.server_arguments),
             "prompts": {domain: len(given) for domain, given in prompts.items()},
         }
 
@@ -132,6 +134,7 @@ class Cell:
         context = longest + self.settings.max_new_tokens + self.facts.block_size + CONTEXT
         plain_words = [*("-m", str(target), "-c", str(context), "-np", "1", "-t", str(self.settings.num_threads))]
         plain_words += ["-ctk", "f32", "-ctv", "f32", "--cache-ram", "0", "-lv", "4"]
+        plain_words += self.settings.server_arguments
         kind = ["-md", str(draft), "--spec-type", f"draft-{method(self.facts)}"]
         kind += ["--spec-draft-n-max", str(self.facts.block_size), "--spec-draft-p-min", "0"]
         kind += ["-ctkd", "f32", "-ctvd", "f32"]

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -153,8 +154,9 @@ class LlamaServer:
         except urllib.error.HTTPError as error:
             raise ValueError(f"llama-server refused a prompt: {error.read().decode(errors='replace')[:300]}") from None
         except OSError as error:
-            self.process.poll()
-            raise Unloadable(complaint(self.log.read_text(errors="replace"), str(error))) from None
+            code = self.process.poll()
+            words = str(error) if code is None else ending(code)
+            raise Unloadable(complaint(self.log.read_text(errors="replace"), words)) from None
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=30) as response:
@@ -165,13 +167,21 @@ class LlamaServer:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 words = self.log.read_text(encoding="utf-8", errors="replace")
-                raise Unloadable(complaint(words, f"it ended with {self.process.returncode}"))
+                raise Unloadable(complaint(words, ending(self.process.returncode)))
             try:
                 self._get("/health")
                 return
             except OSError:  # an HTTP error while it loads is one, too
                 time.sleep(0.1)
         raise Unloadable(f"it was not ready after {START_SECONDS} s")
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words; a signal by its name."""
+    if code >= 0:
+        return f"it ended with {code}"
+    hint = "; it was built for another CPU, see server_arguments" if -code == signal.SIGILL else ""
+    return f"it was ended by {signal.Signals(-code).name}{hint}"
 
 
 def complaint(log: str, otherwise: str) -> str:
