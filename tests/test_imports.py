@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 PACKAGE = SOURCE / "draftlab"
 ORDER = [
-    *("memory", "typed", "cli", "configuration", "hardware", "types", "acceptance", "sampling", "blocks"),
+    *("memory", "signatures", "typed", "cli", "configuration", "hardware", "types", "acceptance", "sampling", "blocks"),
     *("target", "data"),
     *("heads", "drafters"),
     *("losses", "metrics"),

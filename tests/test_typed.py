@@ -42,6 +42,7 @@ def test_values_of_the_declared_types_pass_and_other_packages_are_not_looked_at(
         (DRAFTER, {"num_layers": [2]}, "part.num_layers: expected int, got [2]"),
         (DRAFTER, {"num_heads": 1.5}, "part.num_heads: expected int | None, got 1.5"),
         (SPEC, {"target_layer_ids": [1.5]}, "part.target_layer_ids: expected tuple[int, ...], got [1.5]"),
+        (SPEC, {"sampling": 3}, "part.sampling: expected Sampling, got 3"),
         (SPEC, {"target_layer_ids": "${nothing}"}, None),
         (SPEC, {"target_layer_ids": "???"}, None),
         (LOSS, {"terms": [{**LOSS["terms"][0], "weight": True}]}, "part.terms[0].weight: expected float, got True"),

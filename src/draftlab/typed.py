@@ -2,27 +2,26 @@
 
     {_target_: draftlab.heads.MarkovHead, rank: 1.5}    ->    ValueError: head.rank: expected int, got 1.5
 
-Every node with a ``_target_`` of this package is looked at, nested ones too. What a parameter may be is its annotation, so
-no second list of types exists; ``true`` is no number, and ``1`` will do for a float. Ranges belong to the constructors.
+Every node with a ``_target_`` of this package is looked at, nested ones too. What a parameter may be is its annotation, which
+:mod:`draftlab.signatures` reads out of the source, so no second list of types exists and a refusal need not import PyTorch;
+``true`` is no number, and ``1`` will do for a float. Ranges belong to the constructors.
 
     check_types(cfg)
 """
 
 from __future__ import annotations
 
-import inspect
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-PACKAGE = "draftlab."
-OTHERS = "**"  # in a table of types: of every name that it does not hold
+from draftlab.signatures import OTHERS, parameter_types
+
+OBJECTS = ConfigDict(arbitrary_types_allowed=True)  # no value of a configuration is one
 HYDRA_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
 
 
@@ -39,39 +38,6 @@ def check_types(tree: Any, where: str = "") -> None:
         if not _holds_nodes(value):
             _check(expected, value, key)
         check_types(value, key)
-
-
-def parameter_types(target: Any) -> dict[str, Any]:
-    """Annotations of the parameters of what ``target`` names (``**``: of further ones), as far as they can be evaluated."""
-    if not isinstance(target, str) or not target.startswith(PACKAGE):
-        return {}
-    try:
-        function = hydra.utils.get_object(target)
-    except Exception:  # whatever importing raised, constructing raises again, in Hydra's words
-        return {}
-    types: dict[str, Any] = {}
-    for one in _signatures(function):
-        for name, parameter in inspect.signature(one).parameters.items():
-            try:
-                annotation = eval(parameter.annotation, vars(sys.modules[one.__module__]))
-            except (NameError, TypeError):  # a class that only type checkers import, or no annotation at all
-                annotation = Any
-            types.setdefault(OTHERS if parameter.kind is parameter.VAR_KEYWORD else name, annotation)
-    return types
-
-
-def _signatures(function: Any) -> Iterator[Any]:
-    """What takes the keywords: a function, or the constructors of a class as far up as ``**`` hands them on."""
-    if not inspect.isclass(function):
-        yield function
-        return
-    for base in function.__mro__[:-1]:
-        constructor = vars(base).get("__init__")
-        if constructor is None:
-            continue
-        yield constructor
-        if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(constructor).parameters.values()):
-            return
 
 
 def _items(tree: Any) -> Iterator[tuple[Any, Any]]:
@@ -95,7 +61,7 @@ def _holds_nodes(value: Any) -> bool:
 def _check(annotation: Any, value: Any, key: str) -> None:
     plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     try:
-        adapter = TypeAdapter(annotation)
+        adapter = TypeAdapter(annotation, config=OBJECTS)
     except PydanticUserError:  # no type of plain values
         return
     try:
