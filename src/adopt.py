@@ -11,16 +11,17 @@ does not say and nobody else does is refused; see conf/adopt.yaml for what may b
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from draftlab.cli import entry
-from draftlab.export.adopt import Foreign, check_target, fit, read_foreign, with_head, write_run
-from draftlab.export.facts import overrides
-from draftlab.target import load_ends
-from draftlab.training.build import build
+from draftlab.runs import named_folder
+
+if TYPE_CHECKING:
+    from draftlab.export.adopt import Foreign
 
 OWN = ("checkpoint", "run", "block_size", "sample_from_anchor")  # keys of this script, not of a training
 SAID_BY_CHECKPOINT = ("drafter", "head", "loss", "block", "experiment")
@@ -32,6 +33,8 @@ def training_overrides(foreign: Foreign, given: list[str], run: Path) -> list[st
     Raises:
         ValueError: the user set what the checkpoint says.
     """
+    from draftlab.export.facts import overrides
+
     keys = {word: word.lstrip("+~").split("=")[0] for word in given}
     taken = [word for word, key in keys.items() if key.split(".")[0] in SAID_BY_CHECKPOINT]
     if taken:
@@ -44,11 +47,14 @@ def training_overrides(foreign: Foreign, given: list[str], run: Path) -> list[st
 @entry
 def main(cfg: DictConfig) -> None:
     """Read, compose, fit, write."""
-    for key, example in (("checkpoint", "checkpoint=dspark_qwen3_4b_block7"), ("run", "run=outputs/imported")):
-        if OmegaConf.is_missing(cfg, key):
-            raise ValueError(f"{key}: name a folder, as in {example}")
-    run, given = Path(cfg.run), list(HydraConfig.get().overrides.task)
-    foreign = read_foreign(Path(cfg.checkpoint), {name: cfg[name] for name in OWN[2:]})
+    checkpoint = named_folder(cfg, "checkpoint", "dspark_qwen3_4b_block7", "a folder")
+    run, given = named_folder(cfg, "run", "outputs/imported", "a folder"), list(HydraConfig.get().overrides.task)
+
+    from draftlab.export.adopt import check_target, fit, read_foreign, with_head, write_run
+    from draftlab.target import load_ends
+    from draftlab.training.build import build
+
+    foreign = read_foreign(checkpoint, {name: cfg[name] for name in OWN[2:]})
     training_overrides(foreign, given, run)
     spec = hydra.utils.instantiate(cfg.target)
     check_target(foreign, spec)

@@ -16,26 +16,25 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
-import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from draftlab.calibration import FILE
-from draftlab.calibration.study import StudyRounds, make_study
 from draftlab.cli import entry
-from draftlab.data.chat import Chat
-from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
-from draftlab.decode.records import held_out_rounds
-from draftlab.decode.suites import Benchmark, find_benchmarks, without_first
-from draftlab.decode.trained import TrainedDrafter, open_drafter
-from draftlab.report.calibration import print_study
-from draftlab.report.calibration_page import write_calibration
-from draftlab.target import load_tokenizer
+from draftlab.runs import named_folder, read_run_config
+
+if TYPE_CHECKING:  # slow to import, so whoever needs them does it
+    from draftlab.calibration.study import StudyRounds
+    from draftlab.decode.evaluation import EvaluationSettings
+    from draftlab.decode.suites import Benchmark
+    from draftlab.decode.trained import TrainedDrafter
 
 
 def read_prompts(cfg: DictConfig) -> list[Benchmark]:
     """The prompts to calibrate on, without the first ``skip`` of each benchmark."""
+    from draftlab.decode.suites import find_benchmarks, without_first
+
     for key, least in (("limit", 1), ("skip", 0), ("drift_limit", 1)):
         if not isinstance(cfg[key], int) or cfg[key] < least:
             raise ValueError(f"{key} must be at least {least} and whole, in prompts a benchmark, got {cfg[key]!r}")
@@ -45,6 +44,8 @@ def read_prompts(cfg: DictConfig) -> list[Benchmark]:
 
 def decode_settings(cfg: DictConfig) -> dict[float, EvaluationSettings]:
     """How the rounds are decoded, by temperature, that of the fit first: as in an evaluation, without a comparison of speed."""
+    from draftlab.decode.evaluation import EvaluationSettings, SpeedSettings
+
     names = ("top_k", "top_p", "min_p", "max_new_tokens", "batch_size", "seed")
     no_speed = SpeedSettings(prompts=0, max_new_tokens=1, batch_size=1)
     base = EvaluationSettings((cfg.temperature,), **{name: cfg[name] for name in names}, speed=no_speed)
@@ -54,6 +55,14 @@ def decode_settings(cfg: DictConfig) -> dict[float, EvaluationSettings]:
 
 def decode_rounds(cfg: DictConfig, trained: TrainedDrafter, benchmarks: list[Benchmark], run: Path) -> StudyRounds:
     """Decode ``benchmarks`` at every temperature into calibration/ of ``run``, or read what lies there of the same."""
+    import pandas as pd
+
+    from draftlab.calibration.study import StudyRounds
+    from draftlab.data.chat import Chat
+    from draftlab.decode.evaluation import Evaluation
+    from draftlab.decode.records import held_out_rounds
+    from draftlab.target import load_tokenizer
+
     spec, target = trained.drafter.spec, trained.load_target(cfg.device)
     chat = Chat(load_tokenizer(spec), spec.thinking if cfg.thinking is None else cfg.thinking, spec.eos_token_ids)
     command = shlex.join(["python", "src/calibrate.py", *sys.argv[1:]])
@@ -76,9 +85,15 @@ def decode_rounds(cfg: DictConfig, trained: TrainedDrafter, benchmarks: list[Ben
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, decode, fit, write."""
-    if OmegaConf.is_missing(cfg, "run"):
-        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
-    run = Path(cfg.run)
+    run = named_folder(cfg, "run", "outputs/demo")
+    read_run_config(run)
+
+    from draftlab.calibration import FILE
+    from draftlab.calibration.study import make_study
+    from draftlab.decode.trained import open_drafter
+    from draftlab.report.calibration import print_study
+    from draftlab.report.calibration_page import write_calibration
+
     decode_settings(cfg)
     trained = open_drafter(run, cfg.checkpoint)
     benchmarks = read_prompts(cfg)

@@ -14,19 +14,19 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.data.chat import Chat
-from draftlab.decode.budget import Budget
-from draftlab.decode.evaluation import Evaluation, EvaluationSettings, SpeedSettings
-from draftlab.decode.exits import ExitPolicy
-from draftlab.decode.suites import Benchmark, find_benchmarks
-from draftlab.decode.trained import TrainedDrafter, open_drafter
-from draftlab.report import write_report
-from draftlab.target import load_tokenizer
+from draftlab.runs import named_folder, read_run_config
+
+if TYPE_CHECKING:  # slow to import, so whoever needs them does it
+    from draftlab.decode.budget import Budget
+    from draftlab.decode.evaluation import EvaluationSettings
+    from draftlab.decode.suites import Benchmark
+    from draftlab.decode.trained import TrainedDrafter
 
 
 def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None) -> Path:
@@ -35,6 +35,14 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     Everything that can be refused is refused before the target's weights load.
     """
     folder = Path(folder)
+    read_run_config(folder)
+
+    from draftlab.data.chat import Chat
+    from draftlab.decode.evaluation import Evaluation
+    from draftlab.decode.trained import open_drafter
+    from draftlab.report import write_report
+    from draftlab.target import load_tokenizer
+
     settings = read_settings(cfg)
     trained = open_drafter(folder, cfg.checkpoint)
     check_evaluation(cfg, trained.drafter)
@@ -67,6 +75,9 @@ def check_evaluation(cfg: DictConfig, drafter) -> None:
 
 def read_settings(cfg: DictConfig) -> EvaluationSettings:
     """The settings among the keys of ``cfg``."""
+    from draftlab.decode.evaluation import EvaluationSettings, SpeedSettings
+    from draftlab.decode.exits import ExitPolicy
+
     names = {field.name for field in dataclasses.fields(EvaluationSettings)} - {"speed", "exit"}
     plain = OmegaConf.to_container(cfg, resolve=True)
     policy = ExitPolicy(**plain["exit"])
@@ -81,6 +92,8 @@ def read_budget(cfg: DictConfig, folder: Path, trained: TrainedDrafter) -> Budge
     """The scheduler that ``cfg`` names, with the tables and the calibration of run ``folder``; None without one."""
     if cfg.get("schedule") is None:
         return None
+    from draftlab.decode.budget import Budget
+
     scheduler = hydra.utils.instantiate(cfg.schedule)
     if not scheduler.is_lossless:
         print("warning: this schedule is not lossless: the outputs are not the target's law; for analysis only")
@@ -89,6 +102,8 @@ def read_budget(cfg: DictConfig, folder: Path, trained: TrainedDrafter) -> Budge
 
 def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:
     """The benchmarks that ``cfg`` names."""
+    from draftlab.decode.suites import find_benchmarks
+
     return find_benchmarks(cfg.prompts_dir, cfg.benchmarks, cfg.domains, cfg.limit, cfg.seed)
 
 
@@ -96,9 +111,9 @@ def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
-    if OmegaConf.is_missing(cfg, "run"):
-        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
-    evaluate_run(cfg.run, cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]]))
+    evaluate_run(
+        named_folder(cfg, "run", "outputs/demo"), cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]])
+    )
 
 
 if __name__ == "__main__":

@@ -14,23 +14,26 @@ import dataclasses
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from draftlab.cli import entry
-from draftlab.export.hub import check_name, upload
-from draftlab.export.run import ExportSettings, export_run
+from draftlab.runs import named_folder, read_run_config
 
 
 @hydra.main(config_path="../conf", config_name="export", version_base="1.3")
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, export, upload if asked to."""
-    if OmegaConf.is_missing(cfg, "run"):
-        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
+    run = named_folder(cfg, "run", "outputs/demo")
+    read_run_config(run)
+
+    from draftlab.export.hub import check_name, upload
+    from draftlab.export.run import ExportSettings, export_run
+
     settings = ExportSettings(**{field.name: cfg[field.name] for field in dataclasses.fields(ExportSettings)})
     if cfg.hub:
         check_name(cfg.hub)
-    out = export_run(Path(cfg.run), settings, Path(cfg.out) if cfg.out else None, cfg.checkpoint)
+    out = export_run(run, settings, Path(cfg.out) if cfg.out else None, cfg.checkpoint)
     print(f"export: {out}")
     if cfg.hub:
         upload(out, cfg.hub, cfg.hub_dry_run, cfg.hub_private)

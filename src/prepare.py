@@ -16,26 +16,18 @@ servers that run the target instead of loading it (draftlab/data/remote). Stop i
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig
 
 from draftlab.cli import entry
-from draftlab.data.chat import Chat
-from draftlab.data.produce import FILLED_BY, check_stage, store_features
-from draftlab.data.remote.engine import find_service, outcome, served_identity, served_responses
-from draftlab.data.responses import (
-    ResponseSettings,
-    claim_responses,
-    note_prompts,
-    responses_identity,
-    target_identity,
-    write_responses,
-)
-from draftlab.target import TargetSpec, find_device, load_target, load_tokenizer
-from draftlab.training.run import load_data, pick_device
 
-STAGES = ("responses", *FILLED_BY)
+if TYPE_CHECKING:  # slow to import, so whoever needs them does it
+    from draftlab.data.responses import ResponseSettings
+    from draftlab.target import TargetSpec
+
+STAGES = ("responses", "features", "stream")
 
 
 @hydra.main(config_path="../conf", config_name="prepare", version_base="1.3")
@@ -44,24 +36,36 @@ def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
     if cfg.stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, got {cfg.stage!r}")
-    if cfg.stage in FILLED_BY:
-        write_features(cfg)
-        return
     if cfg.count is not None and cfg.count < 1:
         raise ValueError(f"count must be null or at least 1, got {cfg.count}")
+    (write_answers if cfg.stage == "responses" else write_features)(cfg)
+
+
+def write_answers(cfg: DictConfig) -> None:
+    """Let the target answer the prompts of the data choice.
+
+    Raises:
+        ValueError: everything that can be refused, before any weights load.
+    """
+    from draftlab.data import responses
+    from draftlab.data.chat import Chat
+    from draftlab.data.remote.engine import find_service, outcome, served_identity, served_responses
+    from draftlab.target import find_device, load_target, load_tokenizer
+    from draftlab.training.build import describe_data
+
     service = find_service(cfg.engine, cfg.servers, dict(cfg.client))
-    data = hydra.utils.instantiate(cfg.data)
+    data = describe_data(cfg.data)
     decontaminate = hydra.utils.instantiate(cfg.decontaminate)
     prompts, report = decontaminate(data.read_prompts())
     spec = hydra.utils.instantiate(cfg.target)
     settings = response_settings(cfg, spec, data.max_length)
     device = find_device(cfg.device)
     chat = Chat(load_tokenizer(spec), spec.thinking, spec.eos_token_ids)
-    identity = responses_identity(chat, prompts, settings, target_identity(spec, device))
+    identity = responses.responses_identity(chat, prompts, settings, responses.target_identity(spec, device))
     identity |= decontaminate.identity
     identity = served_identity(identity, service) if service else identity
-    claim_responses(data.folder, identity)  # refusals come before any weights load
-    note_prompts(data.folder, report)
+    responses.claim_responses(data.folder, identity)  # refusals come before any weights load
+    responses.note_prompts(data.folder, report)
     prompts = prompts[: cfg.count]
     print(f"{len(prompts)} prompts -> {data.folder}, {settings.sampling}", flush=True)
     if service:
@@ -69,7 +73,7 @@ def main(cfg: DictConfig) -> None:
     else:
         target = load_target(spec, device)
         chat = Chat(chat.tokenizer, spec.thinking, target.eos_token_ids)
-        counts = write_responses(target.generate, chat, prompts, data.folder, settings, identity)
+        counts = responses.write_responses(target.generate, chat, prompts, data.folder, settings, identity)
     print(
         f"{counts['answers']} answers: {counts['stopped']} stopped, {counts['truncated']} cut at "
         f"{settings.max_new_tokens} tokens; skipped {counts['skipped'] or 0}, not reached {counts['not_reached']}"
@@ -83,6 +87,12 @@ def write_features(cfg: DictConfig) -> None:
     Raises:
         ValueError: what :func:`draftlab.data.produce.check_stage` and :func:`draftlab.data.produce.store_features` refuse.
     """
+    from draftlab.data.produce import check_stage, store_features
+    from draftlab.target import load_target
+    from draftlab.training.build import describe_data
+    from draftlab.training.run import load_data, pick_device
+
+    describe_data(cfg.data)  # refuses in less time than Lightning takes to import
     data, trainer = hydra.utils.instantiate(cfg.data), hydra.utils.instantiate(cfg.predict)
     check_stage(cfg.stage, data, trainer.world_size)
     spec, device = hydra.utils.instantiate(cfg.target), pick_device(cfg.predict.accelerator)
@@ -93,23 +103,15 @@ def write_features(cfg: DictConfig) -> None:
 def response_settings(cfg: DictConfig, spec: TargetSpec, max_length: int) -> ResponseSettings:
     """Settings of the run; what the config leaves open is the target's recommended sampling and half of ``max_length``.
 
-    Prompts that with their answer would exceed the target's positions count as too long.
-
     Raises:
         ValueError: values out of range, or answers that leave no position for a prompt.
     """
+    from draftlab.data.responses import ResponseSettings
+
     given = {name: value for name, value in cfg.sampling.items() if value is not None}
     options = {name: value for name, value in cfg.responses.items() if value is not None}
-    settings = ResponseSettings(
-        **({"max_new_tokens": max_length // 2} | options), sampling=replace(spec.sampling, **given)
-    )
-    room = spec.max_position - settings.max_new_tokens
-    if room < 1:
-        raise ValueError(
-            f"responses.max_new_tokens {settings.max_new_tokens} leaves no room for a prompt: {spec.name} has "
-            f"{spec.max_position} positions; make it smaller"
-        )
-    return replace(settings, max_prompt_tokens=min(settings.max_prompt_tokens, room))
+    law = replace(spec.sampling, **given)
+    return ResponseSettings(**({"max_new_tokens": max_length // 2} | options), sampling=law).within(spec)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.report import comparable_runs, compare_runs, write_reports
-from draftlab.report.comparable import check_out, run_folders
 
 REPORTS = ("local", "wandb")
 
@@ -25,6 +23,10 @@ def main(cfg: DictConfig) -> None:
     """Compose and run."""
     if OmegaConf.is_missing(cfg, "runs"):
         raise ValueError("runs: name the folders of evaluated runs, as in runs=[outputs/demo]")
+
+    from draftlab.report import comparable_runs, compare_runs, write_reports  # brings pandas and Matplotlib
+    from draftlab.report.comparable import check_out, run_folders
+
     runs = run_folders(OmegaConf.to_container(cfg, resolve=True)["runs"])
     if cfg.report not in REPORTS:
         raise ValueError(f"report must be one of {', '.join(REPORTS)}, got {cfg.report!r}")

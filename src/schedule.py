@@ -15,33 +15,29 @@ Stop it at any moment; the same command goes on with what was not finished.
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.decode.budget import DRAFT_SPS, SPS
-from draftlab.decode.suites import find_benchmarks
-from draftlab.decode.trained import open_drafter
-from draftlab.report.measured import show_serving, summary_table
-from draftlab.report.serving import About
-from draftlab.report.simulation import simulate
-from draftlab.report.throughput import show_profile
-from draftlab.sampling import Sampling
-from draftlab.serving.cells import read_plans
-from draftlab.serving.measured import ServeSettings
-from draftlab.serving.profile import DRAFTER, TARGET, ProfileSettings, profile, tables
-from draftlab.serving.stage import ServeOptions, serve
-from draftlab.target import find_device
+from draftlab.runs import named_folder, read_run_config
+
+if TYPE_CHECKING:  # slow to import, so whoever needs them does it
+    from draftlab.serving.stage import ServeOptions
 
 
 def run_profile(cfg: DictConfig) -> None:
     """Write sps.json, draft_sps.json and profile.csv into the run folder."""
+    from draftlab.decode.budget import DRAFT_SPS, SPS
+    from draftlab.decode.trained import open_drafter
+    from draftlab.hardware import machine
+    from draftlab.report.throughput import show_profile
+    from draftlab.serving.profile import DRAFTER, TARGET, ProfileSettings, profile, tables
+
     folder, trained = Path(cfg.run), open_drafter(cfg.run, cfg.checkpoint)
     settings = ProfileSettings(**OmegaConf.to_container(cfg.profile, resolve=True))
     settings.check(trained.drafter.spec, trained.drafter.block.block_size)
@@ -57,6 +53,14 @@ def run_profile(cfg: DictConfig) -> None:
 
 def run_serve(cfg: DictConfig) -> None:
     """Measure the cells of ``cfg`` under load, print and draw them."""
+    from draftlab.decode.suites import find_benchmarks
+    from draftlab.decode.trained import open_drafter
+    from draftlab.hardware import machine
+    from draftlab.report.measured import show_serving, summary_table
+    from draftlab.report.serving import About
+    from draftlab.serving.cells import read_plans
+    from draftlab.serving.stage import serve
+
     trained, options = open_drafter(cfg.run, cfg.checkpoint), serve_options(cfg)
     plans = read_plans(hydra.utils.instantiate(cfg.cells, _convert_="all"))
     benchmarks = find_benchmarks(cfg.prompts_dir, cfg.benchmarks, cfg.domains, cfg.limit, cfg.seed)
@@ -69,6 +73,10 @@ def run_serve(cfg: DictConfig) -> None:
 
 def serve_options(cfg: DictConfig) -> ServeOptions:
     """The settings of stage ``serve`` among the keys of ``cfg``."""
+    from draftlab.sampling import Sampling
+    from draftlab.serving.measured import ServeSettings
+    from draftlab.serving.stage import ServeOptions
+
     given = OmegaConf.to_container(cfg.serve, resolve=True)
     sampling = Sampling(**{name: given.pop(name) for name in ("temperature", "top_k", "top_p", "min_p")})
     timing = ServeSettings(**{name: given.pop(name) for name in ("turns", "seconds", "warm_up")})
@@ -77,15 +85,10 @@ def serve_options(cfg: DictConfig) -> ServeOptions:
     return ServeOptions(folder, concurrency, sampling, timing=timing, seed=cfg.seed, sps=cfg.sps, **given)
 
 
-def machine(device: str) -> dict[str, str | int]:
-    """What a speed depends on, besides models and sizes."""
-    found = torch.device(find_device(device))
-    name = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": found.type, "machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-
-
 def run_simulate(cfg: DictConfig) -> None:
     """Simulate what ``simulation`` says, on recorded rounds of ``run`` if there is one, and write its page."""
+    from draftlab.report.simulation import simulate
+
     experiment = hydra.utils.instantiate(cfg.simulation, _convert_="all")
     settings = OmegaConf.to_container(cfg.simulation, resolve=True)
     command = shlex.join(["python", "src/schedule.py", *sys.argv[1:]])
@@ -103,8 +106,8 @@ def main(cfg: DictConfig) -> None:
     if cfg.stage not in STAGES:
         got = repr(cfg.stage) if cfg.stage is not None else "none"
         raise ValueError(f"the stage, the first word of the command, must be one of {', '.join(STAGES)}; got {got}")
-    if cfg.run is None and cfg.stage not in WITHOUT_RUN:
-        raise ValueError("run: name the folder of a trained drafter, as in run=outputs/demo")
+    if cfg.stage not in WITHOUT_RUN:
+        read_run_config(named_folder(cfg, "run", "outputs/demo"))
     STAGES[cfg.stage](cfg)
 
 

@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from draftlab.decode.evaluation import described
-from draftlab.decode.trained import open_drafter, read_run_config
+from draftlab.decode.trained import open_drafter
+from draftlab.runs import read_run_config
 from draftlab.target.products import FrozenLinear
 from draftlab.training.build import build
 from draftlab.training.checkpoint import load_drafter

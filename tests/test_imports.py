@@ -8,7 +8,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 PACKAGE = SOURCE / "draftlab"
 ORDER = [
-    *("memory", "signatures", "typed", "cli", "configuration", "hardware", "types", "acceptance", "sampling", "blocks"),
+    *("memory", "signatures", "typed", "cli"),
+    *("configuration", "runs", "hardware"),
+    *("types", "acceptance", "sampling", "blocks"),
     *("target", "data"),
     *("heads", "drafters"),
     *("losses", "metrics"),

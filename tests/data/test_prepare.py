@@ -62,7 +62,7 @@ def test_another_run_in_the_same_folder_is_refused_before_weights_load(
     prepare, target_folder, tmp_path, capsys, monkeypatch
 ):
     run(prepare, *overrides(target_folder, tmp_path))
-    monkeypatch.setattr(prepare, "load_target", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("draftlab.target.load_target", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(SystemExit) as exit_code:
         run(prepare, *overrides(target_folder, tmp_path, "seed=1"))
     assert exit_code.value.code == 1

@@ -66,7 +66,8 @@ def test_missing_weights_are_refused_instead_of_being_random(spec, tmp_path):
 
 
 def test_sizes_that_are_not_the_models_are_refused_before_weights_load(spec, monkeypatch):
-    monkeypatch.setattr(weights, "AutoModelForCausalLM", None)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+    monkeypatch.setattr(weights, "safe_open", None)
     wrong = dataclasses.replace(spec, num_heads=8, rope_theta=5e5)
     for load in (load_target, load_ends):
         with pytest.raises(ValueError, match=r"target\.num_heads is 8, the model has 4; target\.rope_theta"):

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
-import lightning as L
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from draftlab.types import Batch
+
+if TYPE_CHECKING:
+    import lightning as L
 
 
 class BatchPlan:

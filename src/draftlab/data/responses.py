@@ -16,7 +16,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,20 @@ class ResponseSettings:
                 raise ValueError(f"responses.{name} must be at least 1 and whole, got {value!r}")
         if self.max_minutes is not None and self.max_minutes < 0:
             raise ValueError(f"responses.max_minutes must be null or at least 0, got {self.max_minutes}")
+
+    def within(self, spec: TargetSpec) -> ResponseSettings:
+        """The same for the positions of ``spec``: prompts that with their answer would exceed them count as too long.
+
+        Raises:
+            ValueError: answers that leave no position for a prompt.
+        """
+        room = spec.max_position - self.max_new_tokens
+        if room < 1:
+            raise ValueError(
+                f"responses.max_new_tokens {self.max_new_tokens} leaves no room for a prompt: {spec.name} has "
+                f"{spec.max_position} positions; make it smaller"
+            )
+        return replace(self, max_prompt_tokens=min(self.max_prompt_tokens, room))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import webdataset
 from torch import Tensor
 
 from draftlab.blocks import anchor_candidates
@@ -154,6 +153,8 @@ def write_shard(path: Path, stamp: dict[str, Any], members: Sequence[Member]) ->
     Raises:
         OSError: the disk is full or the like; nothing of this shard is left then.
     """
+    import webdataset  # slow to import, and reading needs it not
+
     meta = _meta(stamp, members)
     with replacing(path) as file, webdataset.TarWriter(file, encoder=False, mtime=0, mode=0o644) as writer:
         header = tarfile.TarInfo(META)

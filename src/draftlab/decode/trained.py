@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
+from draftlab.runs import read_run_config
 from draftlab.target import FrozenTarget, find_device, load_target
 from draftlab.target.products import freeze_products
 from draftlab.training.build import build
@@ -37,20 +36,6 @@ class TrainedDrafter:
         target = load_target(self.drafter.spec, device)
         self.drafter.to(device).attach(target.ends)
         return target
-
-
-def read_run_config(folder: str | Path) -> DictConfig:
-    """The composed configuration of run ``folder``.
-
-    Raises:
-        ValueError: no such folder, or one that no training wrote.
-    """
-    path = Path(folder) / ".hydra" / "config.yaml"
-    if not Path(folder).is_dir():
-        raise ValueError(f"run: expected a folder written by src/train.py, found none at {folder}; check the name")
-    if not path.is_file():
-        raise ValueError(f"run: {folder} has no .hydra/config.yaml, so it is not a run of src/train.py")
-    return OmegaConf.load(path)
 
 
 def open_drafter(folder: str | Path, checkpoint: str = "best") -> TrainedDrafter:

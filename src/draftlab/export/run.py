@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from draftlab.calibration import FILE, Calibration
 from draftlab.data.files import digest, write_atomically, write_json
-from draftlab.decode.trained import TrainedDrafter, open_drafter, read_run_config
+from draftlab.decode.trained import TrainedDrafter, open_drafter
 from draftlab.export.card import Card, card, read_lengths
 from draftlab.export.engines import SPS_FILE, STS_FILE, require_engine
 from draftlab.export.facts import Facts, facts_of
@@ -26,6 +26,7 @@ from draftlab.export.formats import able, choose
 from draftlab.export.gguf import check_outtype, convert, find_converter
 from draftlab.export.layout import Layout, Verifier
 from draftlab.export.tensors import foreign_tensors
+from draftlab.runs import read_run_config
 from draftlab.scheduling import Throughput
 from draftlab.target import load_ends, load_tokenizer
 from draftlab.target.derive import read_config

@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from draftlab.sampling import Sampling
 from draftlab.target.source import resolve
@@ -48,7 +47,7 @@ def derive_spec(path: str | None = None, *, config=None, verbose: bool = True, *
     if not {"eos_token_ids", "sampling"} <= given.keys():
         fields |= _generation_facts(path, config, hub["revision"])
     if not {"mask_token_id", "pad_token_id"} <= given.keys():
-        tokenizer = _read(AutoTokenizer, path, **hub)
+        tokenizer = _read("AutoTokenizer", path, **hub)
         if fields.get("eos_token_ids") == () and tokenizer.eos_token_id is not None:
             fields["eos_token_ids"] = (tokenizer.eos_token_id,)
         fields["pad_token_id"] = tokenizer.pad_token_id
@@ -63,7 +62,7 @@ def derive_spec(path: str | None = None, *, config=None, verbose: bool = True, *
 
 def read_config(path: str, revision: str | None = None, trust_remote_code: bool = False):
     """The transformers config at ``path``; ValueError when there is none."""
-    return _read(AutoConfig, path, revision=revision, trust_remote_code=trust_remote_code)
+    return _read("AutoConfig", path, revision=revision, trust_remote_code=trust_remote_code)
 
 
 def sizes(config) -> dict:
@@ -126,19 +125,24 @@ def find_mask_token(tokenizer, vocab_size: int, taken: set) -> int:
     )
 
 
-def _read(auto_class, path: str, **options):
+def _read(auto_class: str, path: str, **options):
+    """What the class of transformers called ``auto_class`` reads at ``path``; transformers itself is slow to import."""
+    import transformers
+
     where = resolve(path)
     try:
-        return auto_class.from_pretrained(where, **options)
+        return getattr(transformers, auto_class).from_pretrained(where, **options)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"target.path: no {auto_class.__name__.removeprefix('Auto').lower()} could be read at {path!r} "
+            f"target.path: no {auto_class.removeprefix('Auto').lower()} could be read at {path!r} "
             f"({str(error).splitlines()[0]}). Expected a local folder with a causal LM of transformers, or a hub id"
         ) from error
 
 
 def _generation_facts(path: str, config, revision: str | None) -> dict:
     """End ids and recommended sampling out of the generation config, else the model's config."""
+    from transformers import GenerationConfig
+
     try:
         generation = GenerationConfig.from_pretrained(str(resolve(path)), revision=revision)
     except (OSError, ValueError):
@@ -177,6 +181,8 @@ def _rope_theta(text) -> float:
 
 def _embedding_scale(config) -> float:
     """Factor on embeddings: of a scaling embedding module, or of the config."""
+    from transformers import AutoModelForCausalLM
+
     text = config.get_text_config(decoder=True)
     with torch.device("meta"):
         embedding = AutoModelForCausalLM.from_config(config).get_input_embeddings()

@@ -22,8 +22,6 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 NAME = "draftlab_flat"
 MOST_PADDING = 3.0  # padded over real queries, beyond which rows are asked one by one
@@ -92,6 +90,9 @@ def flat_attention(config, flat: Flat) -> Iterator[None]:
     Raises:
         ValueError: a model whose attention is not PyTorch's SDPA.
     """
+    from transformers import AttentionInterface  # slow to import, and at hand wherever a model is
+
+    AttentionInterface.register(NAME, _attend)
     text = config.get_text_config(decoder=True)
     before = text._attn_implementation
     if before != "sdpa":
@@ -112,6 +113,8 @@ def _attend(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: T
 
     ``attention_mask`` is [B, 1, Q, K]; padding in it may hold anything that is not wholly hidden.
     """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     flat = _current.get()
     queries = query[0].transpose(0, 1)  # [T, H, head_dim]
     if len(flat.lengths) * flat.width <= MOST_PADDING * len(flat.rows):
@@ -124,6 +127,3 @@ def _attend(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: T
         alone = sdpa_attention_forward(module, own[None], key[row : row + 1], value[row : row + 1], mask, **options)
         parts.append(alone[0])
     return torch.cat(parts, dim=1), None
-
-
-AttentionInterface.register(NAME, _attend)

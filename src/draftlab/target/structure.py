@@ -5,10 +5,14 @@ decoder, layers = decoder_and_layers(model)            # decoder(ids).last_hidde
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
-from transformers import GenerationConfig
 
 from draftlab.sampling import Sampling
+
+if TYPE_CHECKING:  # transformers is slow to import, and at hand wherever a model is
+    from transformers import GenerationConfig
 
 
 def decoder_and_layers(model: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
@@ -45,6 +49,8 @@ def eos_token_ids(model: nn.Module) -> tuple[int, ...]:
 
 def generation_config(sampling: Sampling, max_new_tokens: int, eos: tuple[int, ...], pad: int) -> GenerationConfig:
     """Transformers' words for a Sampling; every cut not asked for is switched off."""
+    from transformers import GenerationConfig
+
     law = {"do_sample": False}
     if not sampling.greedy:
         law = {

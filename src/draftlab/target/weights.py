@@ -2,7 +2,7 @@
 
 Every load compares the spec with the model's own config and runs the self-check of its last hidden state, so a wrong
 YAML or a wrong tensor never trains silently. The module knows nothing of chats or drafters; files come from
-:mod:`draftlab.target.source`.
+:mod:`draftlab.target.source`. Transformers is imported by what needs it, since it is slow to import.
 
     target = load_target(spec, device="cuda")
     ends = load_ends(spec)                                 # embedding and LM head, without the layers between
@@ -17,32 +17,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from draftlab.target.derive import check_against_config, read_config
 from draftlab.target.ends import TargetEnds
 from draftlab.target.frozen import FrozenTarget
 from draftlab.target.source import fetch, resolve
 from draftlab.target.spec import TargetSpec
-
-
-def find_device(name: str) -> str:
-    """The device called ``name``: ``auto`` is CUDA where there is one, else the CPU.
-
-    Raises:
-        ValueError: no such device, in PyTorch or on this machine.
-    """
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return "cuda" if available else "cpu"
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, got {name!r}") from None
-    if kind == "cuda" and not available:
-        raise ValueError(f"device={name} needs a GPU, but PyTorch {torch.__version__} sees none; use auto or cpu")
-    return name
 
 
 def torch_dtype(spec: TargetSpec, device: str | torch.device = "cpu") -> torch.dtype:
@@ -58,6 +38,9 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
     Raises:
         ValueError: no such model, sizes other than the spec's, missing weights, or a failed self-check.
     """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
     folder = fetch(spec.path, spec.revision)
     config = read_config(str(folder), trust_remote_code=spec.trust_remote_code)
     check_against_config(spec, config)
@@ -88,6 +71,8 @@ def load_tokenizer(spec: TargetSpec):
     Raises:
         ValueError: there is none at the spec's path.
     """
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(
             resolve(spec.path), revision=spec.revision, trust_remote_code=spec.trust_remote_code
@@ -122,6 +107,8 @@ def load_ends(spec: TargetSpec, device: str | torch.device = "cpu") -> TargetEnd
 
 def _end_names(config, spec: TargetSpec) -> dict[str, str]:
     """Parameter names of the ends, looked up on a model built without memory."""
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code)
     head = model.get_output_embeddings()

@@ -12,7 +12,6 @@ the same but for rounding, and so are the names of weights. The module knows not
 from __future__ import annotations
 
 import torch
-from torch import _dynamo as dynamo
 
 from draftlab.drafters.attention import FlexBlockAttention
 from draftlab.target.products import learning_products
@@ -52,6 +51,8 @@ def compile_layers(drafter, **options) -> None:
     function serves all layers, so PyTorch's limit of graphs a function, past which it silently runs uncompiled, is raised: the
     first layer and the rest, training and validation, one block and many each have their own.
     """
+    from torch import _dynamo as dynamo  # slow to import, and for CUDA only
+
     dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, GRAPHS_PER_FUNCTION)
     for layer in drafter.layers:
         layer.before = torch.compile(layer.before, dynamic=True, **options)

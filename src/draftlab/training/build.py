@@ -20,6 +20,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.blocks import BlockSpec
+from draftlab.data.description import DraftData
 from draftlab.data.files import write_atomically
 from draftlab.losses import DraftLoss
 from draftlab.target.spec import TargetSpec
@@ -54,6 +55,19 @@ def build(cfg: DictConfig, meta: bool = False) -> Parts:
     loss = hydra.utils.instantiate(cfg.loss)
     loss.check(drafter)
     return Parts(spec, block, drafter, loss)
+
+
+def describe_data(node: DictConfig) -> DraftData:
+    """The data choice ``node`` with its settings checked, without the datamodule for Lightning that it names; one of another
+    package is made as it is.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+    own = str(node.get("_target_")).startswith("draftlab.")
+    return hydra.utils.instantiate(
+        node, **({"_target_": f"{DraftData.__module__}.{DraftData.__name__}"} if own else {})
+    )
 
 
 def record(cfg: DictConfig, overrides: Sequence[str], folder: Path) -> None:

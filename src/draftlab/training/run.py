@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import lightning as L
 import torch
 
 from draftlab.cli import stops_as_interrupts
 from draftlab.data.vocabulary import choose_draft_vocabulary
 from draftlab.hardware import has_fast_bfloat16
 from draftlab.target import load_target, load_tokenizer
-from draftlab.training.module import DrafterModule
 from draftlab.training.warm_start import WarmStart, warm_start
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from draftlab.training.module import DrafterModule
 
 
 def pick_device(accelerator: str) -> str:

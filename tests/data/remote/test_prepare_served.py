@@ -43,7 +43,7 @@ def run(prepare, target_folder, folder, *given: str) -> None:
 def test_one_command_lets_servers_answer_and_loads_no_weights(
     prepare, target_folder, tokenizer, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(prepare, "load_target", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("draftlab.target.load_target", lambda *_: pytest.fail("weights were loaded"))
     with FailingServer(tokenizer, answer_tokens=6) as server:
         run(prepare, target_folder, tmp_path, f"servers=[{server.url}]")
     manifest = read_manifest(tmp_path)
