@@ -87,12 +87,14 @@ def write_features(cfg: DictConfig) -> None:
     Raises:
         ValueError: what :func:`draftlab.data.produce.check_stage` and :func:`draftlab.data.produce.store_features` refuse.
     """
-    from draftlab.data.produce import check_stage, store_features
-    from draftlab.target import load_target
     from draftlab.training.build import describe_data
-    from draftlab.training.run import load_data, pick_device
 
     describe_data(cfg.data)  # refuses in less time than Lightning takes to import
+
+    from draftlab.data.produce import check_stage, store_features
+    from draftlab.target import load_target
+    from draftlab.training.run import load_data, pick_device
+
     data, trainer = hydra.utils.instantiate(cfg.data), hydra.utils.instantiate(cfg.predict)
     check_stage(cfg.stage, data, trainer.world_size)
     spec, device = hydra.utils.instantiate(cfg.target), pick_device(cfg.predict.accelerator)
