@@ -87,6 +87,7 @@ def main(cfg: DictConfig) -> None:
     """Compose, decode, fit, write."""
     run = named_folder(cfg, "run", "outputs/demo")
     read_run_config(run)
+    decode_settings(cfg)
 
     from draftlab.calibration import FILE
     from draftlab.calibration.study import make_study
@@ -94,7 +95,6 @@ def main(cfg: DictConfig) -> None:
     from draftlab.report.calibration import print_study
     from draftlab.report.calibration_page import write_calibration
 
-    decode_settings(cfg)
     trained = open_drafter(run, cfg.checkpoint)
     benchmarks = read_prompts(cfg)
     print(f"{trained.checkpoint}: {sum(len(b.prompts) for b in benchmarks)} prompts to calibrate on", flush=True)

@@ -36,6 +36,7 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     """
     folder = Path(folder)
     read_run_config(folder)
+    settings = read_settings(cfg)
 
     from draftlab.data.chat import Chat
     from draftlab.decode.evaluation import Evaluation
@@ -43,7 +44,6 @@ def evaluate_run(folder: str | Path, cfg: DictConfig, command: str | None = None
     from draftlab.report import write_report
     from draftlab.target import load_tokenizer
 
-    settings = read_settings(cfg)
     trained = open_drafter(folder, cfg.checkpoint)
     check_evaluation(cfg, trained.drafter)
     budget = read_budget(cfg, folder, trained)
