@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 PACKAGE = SOURCE / "draftlab"
 ORDER = [
     *("memory", "signatures", "typed", "cli"),
-    *("configuration", "runs", "hardware"),
+    *("configuration", "runs", "accounts", "hardware"),
     *("types", "acceptance", "sampling", "blocks"),
     *("target", "data"),
     *("heads", "drafters"),
@@ -18,6 +18,7 @@ ORDER = [
     *("training", "callbacks"),
     *("decode", "serving"),
     *("report", "export", "engines", "sweeps"),
+    *("doctor", "__main__"),
 ]
 
 

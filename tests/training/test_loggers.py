@@ -6,7 +6,7 @@ import pytest
 import wandb
 
 from draftlab.training import loggers
-from draftlab.training.loggers import MetricsFile, logged_in, wandb_logger
+from draftlab.training.loggers import MetricsFile, wandb_logger
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +65,6 @@ def test_with_a_key_but_without_a_server_w_and_b_falls_back_to_offline(tmp_path,
     monkeypatch.setattr(loggers, "_started", started)
     assert wandb_logger(str(tmp_path), "draftlab") == "logger" and modes == ["online", "offline"]
     assert "logging offline (CommError: no route to host); to upload later" in capsys.readouterr().out
-
-
-def test_a_key_in_the_environment_or_in_netrc_counts_as_logged_in(tmp_path, monkeypatch):
-    assert not logged_in("api.wandb.ai")
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password secret\n")
-    (tmp_path / ".netrc").chmod(0o600)
-    assert logged_in("api.wandb.ai") and not logged_in("wandb.example.org")
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login\n")
-    assert not logged_in("api.wandb.ai")
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert logged_in("api.wandb.ai")
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])

