@@ -13,9 +13,9 @@ from draftlab.runs import named_folder, read_run_config
 @pytest.mark.parametrize("value", ["???", None])
 def test_a_folder_that_was_left_out_is_asked_for_with_an_example(value):
     cfg = OmegaConf.create({"run": value})
-    with pytest.raises(ValueError, match="^run: name the folder of a trained drafter, as in run=outputs/demo$"):
+    with pytest.raises(ValueError, match=r"^run: name the folder of a trained drafter, as in run=outputs/demo$"):
         named_folder(cfg, "run", "outputs/demo")
-    with pytest.raises(ValueError, match="^run: name a folder, as in run=x$"):
+    with pytest.raises(ValueError, match=r"^run: name a folder, as in run=x$"):
         named_folder(cfg, "run", "x", "a folder")
 
 
