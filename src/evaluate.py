@@ -3,6 +3,7 @@
     python src/evaluate.py run=outputs/demo                                       the built-in held-out prompts
     python src/evaluate.py run=outputs/demo prompts_dir=path/to/benchmarks limit=20 temperatures=[1.0]
     python src/evaluate.py run=outputs/demo schedule=threshold schedule.value=0.6     verifies chosen prefixes only
+    python src/evaluate.py run=outputs/demo diagnose=true                             why is the accepted length low?
 
 Written into the run folder: rounds.parquet, outputs.jsonl, evaluation.json, report.html. Stop it at any moment; the same
 command goes on with what was not finished.
@@ -111,9 +112,13 @@ def read_benchmarks(cfg: DictConfig) -> list[Benchmark]:
 @entry
 def main(cfg: DictConfig) -> None:
     """Compose, instantiate, run."""
-    evaluate_run(
-        named_folder(cfg, "run", "outputs/demo"), cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]])
-    )
+    run = named_folder(cfg, "run", "outputs/demo")
+    if cfg.diagnose:
+        from draftlab.decode.diagnosis import Questions, diagnose
+
+        asked = Questions(read_benchmarks(cfg), cfg.max_new_tokens, cfg.thinking, cfg.device, cfg.checkpoint)
+        return diagnose(Path(run), asked)
+    evaluate_run(run, cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from commands import Example
 
 ANSWERS = "count=12 responses.max_new_tokens=24 responses.batch_size=4"
 STEPS = (
@@ -16,18 +16,6 @@ SERVE = "serve.turns=1 serve.seconds=1 serve.warm_up=0.2 serve.max_new_tokens=6 
 TINY = "target=custom target.path={target} target.mask_token_id=3"
 TINY_CHAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop {STEPS} drafter.draft_vocab_size=null"
 TINY_TRAIN = f"{TINY} data=laptop data.path={{answers}} trainer=laptop block=laptop {STEPS} {SIZE}"
-
-
-@dataclass(frozen=True)
-class Example:
-    """How a README command is executed: with which overrides, whether it is slow, and what it must leave behind."""
-
-    overrides: str = ""
-    slow: bool = False
-    apart: bool = False  # in a process of its own, as what starts further processes must be
-    leaves: str | None = None  # files, a pattern relative to where the command ran
-    count: int = 1  # of them
-    prints: str | None = None
 
 
 RANKS = "trainer.settings.accelerator=cpu trainer.settings.devices=2 trainer.settings.accumulate_grad_batches=1"

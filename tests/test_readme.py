@@ -5,82 +5,21 @@ prompts. Those that install, or need the real target, are slow and run with smal
 example fails.
 """
 
-import json
 import os
 import re
-import runpy
-import shlex
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
-from readme_examples import ANSWERS, DECODE, EXAMPLES, TINY, TINY_TRAIN, Example
+from commands import ROOT, Example, commands, execute
+from readme_examples import EXAMPLES
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def commands() -> list[str]:
-    """The commands of the fenced bash blocks, continued lines joined."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", README, flags=re.S | re.M)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [" ".join(line.split()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
-
-
-def with_overrides(command: str, overrides: str) -> list[str]:
-    """The command's words; an override takes the place of the word with the same key."""
-    words = shlex.split(command)
-    for word in shlex.split(overrides):
-        key = word.split("=")[0]
-        words = [kept for kept in words if "=" not in kept or kept.split("=")[0] != key] + [word]
-    return words
-
-
-def run_script(words: list[str], folder: Path, monkeypatch) -> None:
-    """Run ``python script.py …`` in this process, which spares the imports, as if started in ``folder``."""
-    script = ROOT / words[1]
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(script.parent))  # as Python does for a script
-    monkeypatch.setattr(sys, "argv", [str(script), *words[2:]])
-    GlobalHydra.instance().clear()
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as end:
-        assert not end.code, f"{' '.join(words)} ended with {end.code}"
-    finally:
-        GlobalHydra.instance().clear()
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory, target_folder):
-    """A folder with a tiny target, its answers, and two trained and evaluated runs, all made by the entry scripts."""
-    folder = tmp_path_factory.mktemp("workshop")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("DRAFTLAB_CACHE", str(folder / "cache"))
-        monkeypatch.setenv("WANDB_MODE", "disabled")
-        values = {"target": target_folder, "answers": folder / "answers", "folder": folder}
-        prepare = f"python src/prepare.py {TINY} data=laptop data.path={{answers}} {ANSWERS}".format(**values)
-        run_script(shlex.split(prepare), folder, monkeypatch)
-        train = f"python src/train.py {TINY_TRAIN} run_name=dspark".format(**values)
-        run_script(shlex.split(train), folder, monkeypatch)
-        run_script(shlex.split(f"python src/evaluate.py run=outputs/dspark {DECODE}"), folder, monkeypatch)
-        for copy in ("demo", "dflash"):
-            shutil.copytree(folder / "outputs" / "dspark", folder / "outputs" / copy)
-        (folder / "my_benchmarks").mkdir()
-        (folder / "my_benchmarks" / "gsm8k.jsonl").write_text('{"id": "0", "turns": ["2+2?"]}\n', encoding="utf-8")
-        asked = [
-            {"messages": [{"role": "user", "content": text}]} for text in ("2+2?", "One?", "Two?", "Three?", "Four?")
-        ]
-        (folder / "my_prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked), encoding="utf-8")
-    return values
-
-
 def executable():
-    for command in dict.fromkeys(commands()):
+    for command in dict.fromkeys(commands(README)):
         example = EXAMPLES.get(command, Example())
         yield pytest.param(command, marks=[pytest.mark.slow] if example.slow else [], id=command)
 
@@ -88,32 +27,11 @@ def executable():
 @pytest.mark.parametrize("command", executable())
 def test_a_command_of_the_readme_does_what_it_says(command, workshop, monkeypatch, capfd):
     assert command in EXAMPLES, f"README.md has a new command: add an example for it, {command!r}"
-    example = EXAMPLES[command]
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    overrides = example.overrides.format(**workshop)
-    folder = workshop["folder"]
-    if command.startswith("make "):
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-        words = [*shlex.split(command), f"ARGS={overrides}"]
-        subprocess.run(words, cwd=ROOT, check=True, env=environment, timeout=3600)
-    elif example.apart:
-        environment = os.environ | {"DRAFTLAB_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-        words = with_overrides(command, overrides)
-        subprocess.run(
-            [sys.executable, str(ROOT / words[1]), *words[2:]], cwd=folder, check=True, env=environment, timeout=1200
-        )
-    else:
-        if "{target}" in example.overrides:
-            monkeypatch.setenv("DRAFTLAB_CACHE", str(folder / "cache"))
-        run_script(with_overrides(command, overrides), folder, monkeypatch)
-    if example.leaves:
-        assert len(list(folder.glob(example.leaves))) == example.count
-    if example.prints:
-        assert example.prints in capfd.readouterr().out
+    execute(command, EXAMPLES[command], workshop, monkeypatch, capfd)
 
 
 def test_no_example_is_left_of_a_command_that_is_gone():
-    assert set(EXAMPLES) == set(commands())
+    assert set(EXAMPLES) == set(commands(README))
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "test-slow", "test-all", "lint"])

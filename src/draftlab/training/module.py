@@ -172,6 +172,9 @@ class DrafterModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the drafter is made for, so that a wrong target or layout never loads silently."""
         checkpoint["draftlab"] = describe(self.drafter)
+        checkpoint["text"] = dict(
+            getattr(self.trainer.datamodule, "text_identity", {})
+        )  # tokenizer, template, max_length
         checkpoint["micro_step"], checkpoint["world_size"] = self.micro_step, self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
