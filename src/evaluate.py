@@ -63,15 +63,8 @@ def check_evaluation(cfg: DictConfig, drafter) -> None:
     Raises:
         ValueError: values out of range, missing prompts, or more tokens than the target has positions for.
     """
-    settings, limit = read_settings(cfg), drafter.spec.max_position
     read_benchmarks(cfg)
-    if settings.exit is not None:
-        settings.exit.check(drafter)
-    if limit is not None and settings.max_new_tokens + drafter.block.block_size + 1 >= limit:
-        raise ValueError(
-            f"max_new_tokens {settings.max_new_tokens} leaves no room for a prompt: {drafter.spec.name} has "
-            f"{limit} positions, and a block takes {drafter.block.block_size + 1}; lower max_new_tokens"
-        )
+    read_settings(cfg).check(drafter)
 
 
 def read_settings(cfg: DictConfig) -> EvaluationSettings:
@@ -117,7 +110,7 @@ def main(cfg: DictConfig) -> None:
         from draftlab.decode.diagnosis import Questions, diagnose
 
         asked = Questions(read_benchmarks(cfg), cfg.max_new_tokens, cfg.thinking, cfg.device, cfg.checkpoint)
-        return diagnose(Path(run), asked)
+        return diagnose(run, asked)
     evaluate_run(run, cfg, shlex.join(["python", "src/evaluate.py", *sys.argv[1:]]))
 
 

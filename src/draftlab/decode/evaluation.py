@@ -76,6 +76,21 @@ class EvaluationSettings:
             if self.speed.prompts:
                 self.speed_decode(temperature, ())
 
+    def check(self, drafter) -> None:
+        """Refuse a drafter that cannot be evaluated so.
+
+        Raises:
+            ValueError: exits that it does not have, or more tokens than its target has positions for.
+        """
+        if self.exit is not None:
+            self.exit.check(drafter)
+        limit, block = drafter.spec.max_position, drafter.block.block_size + 1
+        if limit is not None and self.max_new_tokens + block >= limit:
+            raise ValueError(
+                f"max_new_tokens {self.max_new_tokens} leaves no room for a prompt: {drafter.spec.name} has {limit} "
+                f"positions, and a block takes {block}; lower max_new_tokens"
+            )
+
     def decode(self, temperature: float, eos_token_ids: Sequence[int]) -> DecodeSettings:
         """Settings of the benchmarks at ``temperature``."""
         sampling = Sampling(temperature, self.top_k, self.top_p, self.min_p)
