@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
 
 import pytest
 import torch
@@ -105,3 +107,17 @@ def test_the_tokenizer_is_the_targets_own(spec, target_folder, tmp_path):
     tiny.tiny_model().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no tokenizer could be read"):
         load_tokenizer(dataclasses.replace(spec, path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "hqq"])
+def test_quantised_weights_that_cannot_be_loaded_here_say_what_would_help(method, tmp_path):
+    """As a folder of such a model says of itself; neither package is among ours."""
+    if importlib.util.find_spec(method):
+        pytest.skip(f"{method} is installed")
+    folder = tiny.save_tiny_target(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    quantised = {"quant_method": method, "load_in_4bit": True, "quant_config": {"weight_quant_params": {"nbits": 4}}}
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}))
+    spec = derive_spec(str(folder), mask_token_id=4, verbose=False)
+    with pytest.raises(ValueError, match=r"quantised weights that cannot be loaded here .*or as a GGUF file"):
+        load_target(spec)

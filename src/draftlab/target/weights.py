@@ -47,13 +47,7 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
     if not sys.stderr.isatty():
         disable_progress_bar()  # one line a step is for terminals, not for log files
     placement = {} if torch.device(device).type == "cpu" else {"device_map": {"": device}}
-    model, report = AutoModelForCausalLM.from_pretrained(
-        str(folder),
-        dtype=torch_dtype(spec, device),
-        trust_remote_code=spec.trust_remote_code,
-        output_loading_info=True,
-        **placement,
-    )
+    model, report = _read_model(folder, spec, config, dtype=torch_dtype(spec, device), **placement)
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ValueError(
@@ -63,6 +57,21 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
     target = FrozenTarget(model, spec)
     target.self_check(torch.linspace(0, spec.vocab_size - 1, 8).long()[None])
     return target
+
+
+def _read_model(folder: Path, spec: TargetSpec, config, **options):
+    """The model and what was found of it; quantised weights stay so where transformers and its helpers run them here."""
+    options |= {"trust_remote_code": spec.trust_remote_code, "output_loading_info": True}
+    try:
+        return AutoModelForCausalLM.from_pretrained(str(folder), **options)
+    except (ImportError, RuntimeError, ValueError) as error:
+        if getattr(config, "quantization_config", None) is None:
+            raise
+        raise ValueError(
+            f"target {spec.name!r} at {spec.path!r} has quantised weights that cannot be loaded here "
+            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]}). Install what it names, use a machine with the GPU "
+            "that it needs, or give the model in float32 or bfloat16, or as a GGUF file (target.path=….gguf)"
+        ) from error
 
 
 def load_tokenizer(spec: TargetSpec):
