@@ -146,9 +146,17 @@ EXAMPLES = {
     "python src/adopt.py checkpoint=outputs/demo/export/deepspec run=outputs/adopted target=smollm2_135m": Example(
         TINY, leaves="outputs/adopted/checkpoints/*.ckpt"
     ),
-    "python src/train.py init_from=outputs/adopted run_name=tuned trainer=laptop": Example(
-        f"{TINY} data=laptop data.path={{answers}} {STEPS}", leaves="outputs/tuned/metrics.csv"
+    "python src/adopt.py checkpoint=outputs/demo/export/deepspec run=outputs/before target=custom target.path=my_model "
+    "target.mask_token_id=4": Example(TINY, leaves="outputs/before/checkpoints/*.ckpt"),
+    "python src/evaluate.py run=outputs/before": Example(DECODE, leaves="outputs/before/report.html"),
+    "python src/prepare.py target=custom target.path=my_model target.mask_token_id=4 data=laptop data.path=outputs/my_answers": (
+        Example(f"{TINY} {ANSWERS}", leaves="outputs/my_answers/manifest.json")
     ),
+    "python src/train.py init_from=outputs/before target=custom target.path=my_model target.mask_token_id=4 data=laptop "
+    "data.path=outputs/my_answers trainer=laptop run_name=after": Example(
+        f"{TINY} {STEPS}", leaves="outputs/after/metrics.csv"
+    ),
+    "python src/evaluate.py run=outputs/after": Example(DECODE, leaves="outputs/after/report.html"),
     **{
         f"python src/train.py trainer={name} target={target} data=open_perfectblend": Example(
             f"{TINY_TRAIN} trainer={name} {RANKS} run_name={name}",

@@ -69,8 +69,8 @@ def _read_model(folder: Path, spec: TargetSpec, config, **options):
             raise
         raise ValueError(
             f"target {spec.name!r} at {spec.path!r} has quantised weights that cannot be loaded here "
-            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]}). Install what it names, use a machine with the GPU "
-            "that it needs, or give the model in float32 or bfloat16, or as a GGUF file (target.path=….gguf)"
+            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]}). Install what it names, use a machine with the "
+            "GPU that it needs, or give the model in float32 or bfloat16, or as a GGUF file (target.path=….gguf)"
         ) from error
 
 
