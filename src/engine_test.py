@@ -14,23 +14,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.cli import entry
-from draftlab.data.chat import Chat
-from draftlab.data.files import digest, read_json, write_atomically, write_json
-from draftlab.decode.suites import find_benchmarks
-from draftlab.engines.cell import Cell, CellSettings
-from draftlab.engines.llama import find_server
-from draftlab.engines.table import FOLDER, faults, page, read_results
-from draftlab.export.gguf import find_converter
-from draftlab.target import load_tokenizer
+
+if TYPE_CHECKING:  # slow to import, so whoever needs it does it
+    from draftlab.engines.cell import Cell
 
 
 def read_prompts(cfg: DictConfig, spec) -> dict[str, list[list[int]]]:
     """Token ids of the prompts that ``cfg`` names, by domain, as ``spec``'s target reads them."""
+    from draftlab.data.chat import Chat
+    from draftlab.decode.suites import find_benchmarks
+    from draftlab.target import load_tokenizer
+
     chosen = cfg.prompts
     benchmarks = find_benchmarks(chosen.prompts_dir, chosen.benchmarks, chosen.domains, chosen.limit, chosen.seed)
     thinking = spec.thinking if chosen.thinking is None else chosen.thinking
@@ -44,6 +44,9 @@ def read_prompts(cfg: DictConfig, spec) -> dict[str, list[list[int]]]:
 
 def measure(cell: Cell, prompts: dict[str, list[list[int]]]) -> dict:
     """The cell's result: the one that lies in its run if it is of the same things, else measured and kept."""
+    from draftlab.data.files import digest, read_json, write_json
+    from draftlab.engines.table import FOLDER
+
     path = cell.run / FOLDER / f"{cell.name}.json"
     settings = cell.settings
     key = [prompts, cell.trained.identity, cell.name, settings.max_new_tokens, settings.num_threads]
@@ -62,6 +65,13 @@ def main(cfg: DictConfig) -> None:
     """Everything that can be refused is refused before the first server starts."""
     if OmegaConf.is_missing(cfg, "runs") or not cfg.runs:
         raise ValueError("runs: name folders of trained drafters, as in runs=[outputs/demo] (make demo trains it)")
+
+    from draftlab.data.files import write_atomically
+    from draftlab.engines.cell import Cell, CellSettings
+    from draftlab.engines.llama import find_server
+    from draftlab.engines.table import FOLDER, faults, page, read_results
+    from draftlab.export.gguf import find_converter
+
     settings = CellSettings(
         find_server(cfg.server),
         find_converter(cfg.converter),

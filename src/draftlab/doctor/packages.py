@@ -22,6 +22,7 @@ EVERYTHING = "everything"
 INSTALL = "pip install -e ."
 USES = {  # extra of pyproject.toml -> what asks for it
     "dev": "make test, make lint",
+    "engines": "make engine-test, format=gguf",
     "notebooks": "notebooks/",
     "ray": "hydra/launcher=ray",
     "serve": "engine=openai",

@@ -13,9 +13,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-import torch
 from filelock import FileLock
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SUFFIX, MAGIC = ".gguf", b"GGUF"
 ENDS = 2**20  # bytes read at both ends of a file to tell it from others: its tensors may be gigabytes
@@ -68,6 +66,9 @@ def fingerprint(file: Path) -> str:
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file as an ordinary float32 model folder of transformers."""
+    import torch  # with transformers slow to import, and needed here only
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     config = quantized.config
