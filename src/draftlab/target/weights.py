@@ -38,7 +38,6 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
     Raises:
         ValueError: no such model, sizes other than the spec's, missing weights, or a failed self-check.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     folder = fetch(spec.path, spec.revision)
@@ -61,6 +60,8 @@ def load_target(spec: TargetSpec, device: str | torch.device = "cpu") -> FrozenT
 
 def _read_model(folder: Path, spec: TargetSpec, config, **options):
     """The model and what was found of it; quantised weights stay so where transformers and its helpers run them here."""
+    from transformers import AutoModelForCausalLM
+
     options |= {"trust_remote_code": spec.trust_remote_code, "output_loading_info": True}
     try:
         return AutoModelForCausalLM.from_pretrained(str(folder), **options)
