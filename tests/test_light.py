@@ -11,17 +11,27 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "src").glob("*.py"))
-LIGHTNING = {"lightning", "torchmetrics", "transformers", "datasets", "webdataset", "wandb", "pandas", "matplotlib"}
+LIGHTNING = {
+    "torch._dynamo",
+    "lightning",
+    "torchmetrics",
+    "transformers",
+    "datasets",
+    "webdataset",
+    "wandb",
+    "pandas",
+    "matplotlib",
+}
 HEAVY = {"torch", "numpy", *LIGHTNING}
 RUN = "run=/nowhere"
 
 
 def imported(*words, folder):
-    """Exit code of ``python src/<words>``, the top names that it imported, and what it said."""
+    """Exit code of ``python src/<words>``, the names that it imported, and what it said."""
     script, *rest = words
     command = [sys.executable, "-X", "importtime", str(ROOT / "src" / f"{script}.py"), *rest]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    modules = re.findall(r"^import time:.*\|\s*(\w+)", done.stderr, re.MULTILINE)
+    modules = re.findall(r"^import time:.*\|\s*([\w.]+)", done.stderr, re.MULTILINE)
     said = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time:"))
     return done.returncode, set(modules), done.stdout + said
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from draftlab import training
 from draftlab.data.datamodule import DraftDataModule
 from draftlab.data.description import DraftData
-from draftlab.training.build import describe_data
+from draftlab.training.build import build, describe_data
 
+CONF = Path(__file__).parents[2] / "conf"
 DATA = {"_target_": "draftlab.data.datamodule.DraftDataModule", "path": "x", "batch_size": 3}
 
 
@@ -41,3 +44,12 @@ def test_describing_imports_no_lightning():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"lightning", "transformers", "webdataset"} & set(done.stdout.split())
+
+
+def test_parts_on_the_meta_device_have_the_shapes_of_real_ones():
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train", ["drafter.num_layers=1", "head=gated", "block=laptop"])
+    real, counted = (dict(build(cfg, meta=meta).drafter.named_parameters()) for meta in (False, True))
+    assert {name: value.shape for name, value in real.items()} == {name: value.shape for name, value in counted.items()}
+    assert all(value.is_meta for value in counted.values()) and not any(value.is_meta for value in real.values())
+    assert any(value.std() > 0 for value in real.values())

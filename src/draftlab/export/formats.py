@@ -29,14 +29,23 @@ def able(facts: Facts) -> list[str]:
     return [name for name in FORMATS if _fitting(name, facts)]
 
 
+def check_format(name: str) -> None:
+    """Refuse what is no format.
+
+    Raises:
+        ValueError: another word.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, gguf; got {name!r}")
+
+
 def choose(name: str, facts: Facts) -> Layout:
     """The layout of format ``name`` that carries ``facts``.
 
     Raises:
         ValueError: no such format, or none of its layouts can; the reasons are given, and the formats that can.
     """
-    if name not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}, gguf; got {name!r}")
+    check_format(name)
     fitting = _fitting(name, facts)
     if fitting:
         return fitting[0]

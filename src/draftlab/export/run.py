@@ -22,7 +22,7 @@ from draftlab.export.card import Card, card, read_lengths
 from draftlab.export.engines import SPS_FILE, STS_FILE, require_engine
 from draftlab.export.facts import Facts, facts_of
 from draftlab.export.folder import CARD, save_tensors, staged
-from draftlab.export.formats import able, choose
+from draftlab.export.formats import able, check_format, choose
 from draftlab.export.gguf import check_outtype, convert, find_converter
 from draftlab.export.layout import Layout, Verifier
 from draftlab.export.tensors import foreign_tensors
@@ -71,9 +71,11 @@ class ExportSettings:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.ends not in ENDS:
             raise ValueError(f"ends must be one of {', '.join(ENDS)}, got {self.ends!r}")
-        if self.format == GGUF:
-            check_outtype(self.outtype)
-            find_converter(self.converter)
+        if self.format != GGUF:
+            check_format(self.format)
+            return
+        check_outtype(self.outtype)
+        find_converter(self.converter)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch.overrides import TorchFunctionMode
 
 from draftlab.blocks import BlockSpec
 from draftlab.data.description import DraftData
@@ -50,11 +51,26 @@ def build(cfg: DictConfig, meta: bool = False) -> Parts:
     block = hydra.utils.instantiate(cfg.block)
     head = hydra.utils.instantiate(cfg.head)
     torch.manual_seed(cfg.seed)
-    with torch.device("meta") if meta else contextlib.nullcontext():
+    with contextlib.ExitStack() as places:
+        if meta:
+            places.enter_context(torch.device("meta"))
+            places.enter_context(_NoValues())
         drafter = hydra.utils.instantiate(cfg.drafter)(spec=spec, block=block, head=head)
     loss = hydra.utils.instantiate(cfg.loss)
     loss.check(drafter)
     return Parts(spec, block, drafter, loss)
+
+
+class _NoValues(TorchFunctionMode):
+    """Draws no first values for parameters. On the meta device there are none, yet PyTorch would import its compiler (0.9 s) to
+    draw them."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Called in the place of every function of PyTorch."""
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
 
 
 def describe_data(node: DictConfig) -> DraftData:
