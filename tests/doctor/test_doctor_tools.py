@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from draftlab.doctor.tools import llama_server, logins, tools
+from draftlab.doctor.tools import logins, tools
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 
@@ -26,6 +26,7 @@ def nobody(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr("draftlab.export.gguf.INSTALLED", tmp_path / "none")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -64,6 +65,10 @@ def test_programs_are_found_where_their_users_look(tmp_path, monkeypatch):
     found = {finding.what: finding for finding in tools()}
     assert not any(finding.is_missing for finding in found.values())
     assert found["convert_hf_to_gguf.py"].found == str(tmp_path / "convert_hf_to_gguf.py")
-    assert found["git"].found == "/usr/bin/git" and llama_server() == "/usr/bin/llama-server"
-    monkeypatch.setenv("LLAMA_SERVER", "/opt/server")
-    assert llama_server() == "/opt/server"
+    assert found["git"].found == "/usr/bin/git" and found["llama-server"].found == "/usr/bin/llama-server"
+
+
+def test_a_named_program_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_SERVER", str(tmp_path / "gone"))
+    (server,) = (finding for finding in tools() if finding.what == "llama-server")
+    assert server.is_missing and f"there is no file {tmp_path / 'gone'}" in server.note

