@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -48,9 +49,26 @@ def test_a_cell_is_summed_up_by_domain_and_says_from_where_drafting_pays():
     assert found["theirs"] == {"accepted_length": 2.0, "domains": {"math": 2.0}}
     assert found["tokens_per_s"]["all"] == found["tokens_per_s"]["math"]
     assert found["tokens_per_s"]["math"]["ratio"] == pytest.approx(2.0)
-    times = times_of(completions(), drafts=2, draft_seconds=0.05)
+    times = times_of(completions(), [(2, 0.05)])
     assert times == pytest.approx({"plain": 100, "draft": 25, "verify": 75, "pays_from": 1.0})
-    assert times_of(completions(), 0, 0.0)["pays_from"] is None
+    assert times_of(completions(), [])["pays_from"] is None
+
+
+def test_a_moment_in_which_the_machine_stood_still_changes_no_speed():
+    [pair] = completions()["math"]
+    slow = (replace(pair[0], seconds=40.0), replace(pair[1], seconds=20.0))
+    answers = {"math": [pair, pair, (pair[0], slow[1]), (slow[0], pair[1]), pair]}
+    found = summarise(answers, {"math": [{"verdict": "equal"}] * 5})
+    assert found["tokens_per_s"] == summarise(completions(), {"math": []})["tokens_per_s"]
+    drafts = [(2, 0.05), (2, 0.05), (2, 5.0), (0, 0.0)]
+    assert times_of(answers, drafts) == times_of(completions(), [(2, 0.05)])
+
+
+def test_the_log_of_a_server_gives_the_drafting_of_each_request(tmp_path):
+    line = "I statistics draft-dspark: #calls(b,g,a) = {} {} {}, #gen drafts = 4, dur(b,g,a) = 0.003, {}, 0.012 ms\n"
+    server = LlamaServer(tmp_path / "server", [], tmp_path / "log")
+    server.log.write_text(line.format(1, 4, 4, "40.000") + "else\n" + line.format(2, 24, 24, "240.000"))
+    assert server.drafting() == [(4, pytest.approx(0.04)), (20, pytest.approx(0.2))]
 
 
 def cell(**changes):
@@ -66,7 +84,7 @@ def cell(**changes):
         "family": "DSpark",
         "head": "markov",
     }
-    times = {"times_ms": times_of(completions(), 2, 0.05), "prompts": {"math": 1}}
+    times = {"times_ms": times_of(completions(), [(2, 0.05)]), "prompts": {"math": 1}}
     return {**base, **times, "objections": [], "loads": True, "message": None, **found, "ours": ours, **changes}
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from draftlab.decode.loop import DecodeSettings, speculative_decode
@@ -177,7 +178,7 @@ class Cell:
             verdicts = {domain: judge(plain, prompts[domain], pairs, rounding) for domain, pairs in answers.items()}
             times = drafting.drafting()
             version = plain.version()
-        result = {"version": version, **summarise(answers, verdicts), "times_ms": times_of(answers, *times)}
+        result = {"version": version, **summarise(answers, verdicts), "times_ms": times_of(answers, times)}
         return result, {domain: [plain.tokens for plain, _ in pairs] for domain, pairs in answers.items()}
 
     def _ours(self, prompts: Prompts, answers: Mapping[str, list]) -> dict[str, Any]:
@@ -237,14 +238,15 @@ def judge(
 
 
 def summarise(answers: Mapping[str, Sequence], verdicts: Mapping[str, Sequence]) -> dict[str, Any]:
-    """Verdicts, accepted length and speed, by domain and of all."""
+    """Verdicts, accepted length and speed (medians over prompts), by domain and of all."""
     every = {"all": [pair for pairs in answers.values() for pair in pairs], **answers}
     lengths, speed = {}, {}
     for domain, pairs in every.items():
-        sides = list(zip(*pairs, strict=True))
-        plain, drafted = (sum(len(c.tokens) for c in side) / sum(c.seconds for c in side) for side in sides)
-        speed[domain] = {"plain": plain, "drafted": drafted, "ratio": drafted / plain}
-        lengths[domain] = Counts(sum(c.passes for c in sides[1]), sum(c.accepted for c in sides[1])).accepted_length
+        rates = [tuple(len(side.tokens) / side.seconds for side in pair) for pair in pairs]
+        plain, drafted = (median(side) for side in zip(*rates, strict=True))
+        speed[domain] = {"plain": plain, "drafted": drafted, "ratio": median(d / p for p, d in rates)}
+        counts = sum((Counts(d.passes, d.accepted) for _, d in pairs), Counts())
+        lengths[domain] = counts.accepted_length
     flat = [each for given in verdicts.values() for each in given]
     counts = {name: sum(each["verdict"] == name for each in flat) for name in (EQUAL, TIE, DIFFERENT)}
     parted = [each for each in flat if each["verdict"] != EQUAL]
@@ -252,19 +254,21 @@ def summarise(answers: Mapping[str, Sequence], verdicts: Mapping[str, Sequence])
     return {"greedy": {**counts, "parted": parted}, "theirs": theirs, "tokens_per_s": speed}
 
 
-def times_of(answers: Mapping[str, Sequence], drafts: int, draft_seconds: float) -> dict[str, float | None]:
+def times_of(answers: Mapping[str, Sequence], drafts: Sequence[tuple[int, float]]) -> dict[str, float | None]:
     """Milliseconds of a plain token, of drafting and of the rest of a round, and the accepted length that pays for them.
 
-    The first token of an answer comes from reading the prompt. The rest of a round is the target's pass over the draft and
-    what it tells the drafter of it.
+    ``drafts`` are how often an answer was drafted for, and the seconds that took. All are medians over prompts: a machine
+    that others use now and then stops for a moment. The first token of an answer comes from reading the prompt; the rest of a
+    round is the target's pass over the draft and what it tells the drafter of it.
     """
     pairs = [pair for given in answers.values() for pair in given]
-    plain = sum(p.seconds for p, _ in pairs) / max(1, sum(len(p.tokens) - 1 for p, _ in pairs)) * 1000
-    passes = sum(d.passes for _, d in pairs)
-    if not passes or not drafts:
+    plain = median(p.seconds / max(1, len(p.tokens) - 1) for p, _ in pairs) * 1000
+    rounds = [d.seconds / d.passes for _, d in pairs if d.passes]
+    drafted = [seconds / times for times, seconds in drafts if times]
+    if not rounds or not drafted:
         return {"plain": plain, "draft": None, "verify": None, "pays_from": None}
-    draft = draft_seconds / drafts * 1000
-    verify = sum(d.seconds for _, d in pairs) / passes * 1000 - draft
+    draft = median(drafted) * 1000
+    verify = median(rounds) * 1000 - draft
     return {"plain": plain, "draft": draft, "verify": verify, "pays_from": break_even(plain, draft, verify)}
 
 

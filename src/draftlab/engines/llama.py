@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +143,10 @@ class LlamaServer:
             return f"b{importlib.metadata.version(PACKAGE).split('.')[0]}"
         return json.loads(self._get("/props")).get("build_info", "unknown")
 
-    def drafting(self) -> tuple[int, float]:
-        """How often it drafted since it was started, and the seconds that took."""
-        found = STATISTICS.findall(self._log())
-        return (int(found[-1][0]), float(found[-1][1]) / 1000) if found else (0, 0.0)
+    def drafting(self) -> list[tuple[int, float]]:
+        """How often it drafted for each request since it was started, and the seconds that took; its log counts them all."""
+        sums = [(int(times), float(ms) / 1000) for times, ms in STATISTICS.findall(self._log())]
+        return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise([(0, 0.0), *sums])]
 
     def _post(self, prompt: Sequence[int], max_new_tokens: int, **options) -> dict[str, Any]:
         wanted = {"prompt": list(prompt), "n_predict": max_new_tokens, "temperature": 0, "return_tokens": True}

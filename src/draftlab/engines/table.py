@@ -101,7 +101,7 @@ def _notes(results: Sequence[Mapping[str, Any]]) -> str:
 def _domains(results: Sequence[Mapping[str, Any]]) -> str:
     domains = list(dict.fromkeys(name for cell in results for name in cell["prompts"]))
     rows = [
-        "Accepted length of the engine and of ours, and speed-up, by domain:",
+        "Accepted length of the engine and of ours, and speed-up (median over prompts), by domain:",
         "",
         f"| run, weights, drafted | {' | '.join(domains)} |",
         f"|---|{'---|' * len(domains)}",
@@ -120,7 +120,7 @@ def _domains(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _times(results: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        "Where the time goes, in milliseconds; drafting pays from accepted length (draft + verify) / plain:",
+        "Where the time goes, in milliseconds (medians over prompts); drafting pays from accepted length (draft + verify) / plain:",
         "",
         "| run, weights, drafted | plain token | draft | verify | pays from | accepted length |",
         "|---|---|---|---|---|---|",
