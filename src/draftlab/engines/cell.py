@@ -38,7 +38,7 @@ from draftlab.engines.files import check_weights, drafter_file, target_file
 from draftlab.engines.llama import Completion, IllegalInstruction, LlamaServer, Unloadable
 from draftlab.export.engines import ENGINES, method
 from draftlab.export.facts import facts_of
-from draftlab.export.gguf import OUTTYPES, check_outtype
+from draftlab.export.gguf import OUTTYPES
 from draftlab.export.run import GGUF, ExportSettings, export_run, pick_layout
 from draftlab.sampling import Sampling
 from draftlab.target import load_ends
@@ -87,15 +87,22 @@ class Cell:
 
     def __init__(self, run: Path, weights: str, settings: CellSettings, drafted: int | None = None) -> None:
         self.run, self.weights, self.settings = run, weights, settings
-        if settings.draft_weights is not None:
-            check_outtype(settings.draft_weights)
+        if settings.draft_weights not in (None, *OUTTYPES):
+            raise ValueError(
+                f"draft_weights: expected {', '.join(OUTTYPES)} or null, got {settings.draft_weights!r}; they are those of the "
+                "drafter's file"
+            )
         self.trained = open_drafter(run, settings.checkpoint)
         self.spec = self.trained.drafter.spec
         check_weights(weights, self.spec.path)
         self.trained.drafter.attach(load_ends(self.spec))
         self.facts = facts_of(self.trained.drafter)
         self.drafted = check_drafted(drafted, self.facts.block_size)
-        self.format, _ = pick_layout(GGUF, self.facts)
+        self.format, self.refusal = None, None  # the latter: why no format takes this drafter
+        try:
+            self.format, _ = pick_layout(GGUF, self.facts)
+        except ValueError as error:
+            self.refusal = str(error)
         default = weights if weights in OUTTYPES else "f16"
         self.draft_weights = settings.draft_weights or default
 
@@ -111,6 +118,8 @@ class Cell:
 
     def measure(self, prompts: Prompts) -> dict[str, Any]:
         """The result in plain types."""
+        if self.refusal:
+            return {**self._described(prompts), "objections": [self.refusal], "loads": False, "message": self.refusal}
         objections = ENGINES[ENGINE].objections(self.facts, self.format)
         result = {**self._described(prompts), "objections": objections, "loads": True, "message": None}
         with tempfile.TemporaryDirectory(prefix="draftlab-engine-") as work:
