@@ -87,8 +87,8 @@ def execute(command: str, example: Example, workshop: dict, monkeypatch, capfd) 
     elif example.apart:
         environment = os.environ | {"DRAFTLAB_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
         words = with_overrides(command, overrides)
-        script = [sys.executable, str(ROOT / words[1]), *words[2:]]
-        subprocess.run(script, cwd=folder, check=True, env=environment, timeout=1200)
+        script = words[1:] if words[1] == "-m" else [str(ROOT / words[1]), *words[2:]]
+        subprocess.run([sys.executable, *script], cwd=folder, check=True, env=environment, timeout=1200)
     else:
         if "{target}" in example.overrides:
             monkeypatch.setenv("DRAFTLAB_CACHE", str(folder / "cache"))

@@ -21,6 +21,10 @@ EXAMPLES = {
     "python src/train.py --config-dir=my head=trigram run_name=trigram": Example(
         f"{TINY_TRAIN} head.rank=8", leaves="outputs/trigram/metrics.csv"
     ),
+    # The run that the line before it makes is the README's to make; any run stands for it.
+    "python src/train.py init_from=outputs/adopted run_name=tuned trainer=laptop": Example(
+        f"{TINY_TRAIN} init_from=outputs/demo", leaves="outputs/tuned/metrics.csv"
+    ),
     "python src/evaluate.py run=outputs/trigram": Example(DECODE, leaves="outputs/trigram/report.html"),
     "python src/evaluate.py run=outputs/trigram diagnose=true": Example(
         "limit=1 max_new_tokens=6", prints="ok     training against serving"

@@ -25,6 +25,7 @@ EXAMPLES = {
     "make demo": Example(
         f"trainer.settings.max_steps=20 {AFTER} hydra.run.dir={{folder}}/demo", True, "demo/report.html"
     ),
+    "python -m draftlab doctor": Example(apart=True, prints="packages"),
     "make test": Example("tests/test_sampling.py", slow=True, prints="passed"),
     "python src/train.py target=qwen3_14b drafter=dspark head=markov plan=true": Example(prints="trainable"),
     "python src/train.py target=qwen3_4b plan=true": Example(prints="30,720"),
