@@ -8,7 +8,8 @@ conversation whose features are stored. The straightforward side makes logits of
 wherever a law is needed (:mod:`twins`); its products are PyTorch's own. ``same_products`` gives it draftlab's
 (:mod:`draftlab.target.products`), so that the formulation alone differs. ``laptop`` is the recipe of experiment=laptop on the same
 tokens and anchors: a reduced draft vocabulary, two layers, its precision; ``laptop_5_layers`` differs from the lean side in the
-draft vocabulary alone.
+draft vocabulary alone. ``lean_small`` is the lean side with the README's settings for small memories: a loss in chunks of 0.1 GB
+and an allocator that hands large freed blocks back at once; both cost time.
 
 Every side is a process of its own, with all that it has resident as its peak; sides take turns. The last line is JSON: ``speedup``,
 the straightforward side's seconds over the lean one's at the first size, ``laptop_speedup`` over the laptop's, and seconds, peaks
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -47,7 +49,10 @@ DEFAULTS = {
 }
 LEAN = ["target=smollm2_135m", "block=block7", "head=markov", "loss=dspark"]
 LAPTOP = ["experiment=laptop"]
-SIDES = ("lean", "plain", "same_products", "laptop", "laptop_5_layers")
+SIDES = ("lean", "lean_small", "plain", "same_products", "laptop", "laptop_5_layers")
+SMALL_GB = 0.1  # of logits at a time on lean_small
+SMALL_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # bytes from which a freed block goes back to the system
+EQUAL = ("lean_small", "plain", "same_products")  # sides that take the lean one's step
 PROMPT = 0.25  # share of the conversation that is not supervised
 # Relative differences that are let pass. PyTorch's softmax takes a quick exponential on CPUs: against float64, gradients of the
 # straightforward side are off by some 1e-4, those of the lean one by 1e-5.
@@ -57,7 +62,9 @@ CLOSE = {"loss": 1e-5, "gradient": 1e-4}
 def overrides(cfg) -> list[str]:
     """What the side ``cfg.child`` composes."""
     words = [f"trainer.num_anchors={cfg.anchors[0]}"]
-    if cfg.chunk_gb is not None:
+    if cfg.child == "lean_small":
+        words.append(f"loss.chunk_gb={SMALL_GB}")
+    elif cfg.chunk_gb is not None:
         words.append(f"loss.chunk_gb={cfg.chunk_gb}")
     if cfg.child == "laptop":
         return [*LAPTOP, *words]
@@ -105,7 +112,8 @@ def length(drafter) -> float:
 def child(side: str, tokens: int, anchors: int) -> dict[str, float]:
     """Figures of a process of its own."""
     command = [sys.executable, __file__, *sys.argv[1:], f"tokens=[{tokens}]", f"anchors=[{anchors}]", f"child={side}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    environment = os.environ | (SMALL_ENVIRONMENT if side == "lean_small" else {})
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -122,7 +130,7 @@ def compare(tokens: int, anchors: int, sides, cfg) -> dict[str, float]:
             shown = f"{runs[side][-1]['s']:.3f} s, {runs[side][-1]['peak_gb']:.2f} GB"
             print(f"{tokens} tokens, {anchors} anchors, turn {turn + 1} of {cfg.repeats}: {side} {shown}", flush=True)
     lean = runs["lean"][0]
-    for side in {"plain", "same_products"} & set(sides):
+    for side in [side for side in EQUAL if side in sides]:
         for name, close in CLOSE.items():
             if not math.isclose(runs[side][0][name], lean[name], rel_tol=close):
                 raise RuntimeError(f"both sides must give the same {name}, got {runs[side][0][name]} and {lean[name]}")
@@ -136,7 +144,7 @@ def ratios(figures: dict[str, float]) -> dict[str, float]:
         return {}
     found = {"speedup": figures["plain_s"] / figures["lean_s"]}
     found["speedup_same_products"] = figures["same_products_s"] / figures["lean_s"]
-    for side in ("laptop", "laptop_5_layers"):
+    for side in ("lean_small", "laptop", "laptop_5_layers"):
         if f"{side}_s" in figures:
             found[f"{side}_speedup"] = figures["plain_s"] / figures[f"{side}_s"]
     return found
@@ -172,7 +180,9 @@ def main() -> None:
     for number, (tokens, anchors) in enumerate(zip(cfg.tokens, cfg.anchors, strict=True)):
         fits = estimated_gb(anchors * 7, cfg.vocabulary or 49152) + peak_gb() <= cfg.limit_gb
         sides = [side for side in SIDES if fits or side not in ("plain", "same_products")]
-        cases[tokens, anchors] = compare(tokens, anchors, sides if number == 0 else sides[: 1 + 2 * fits], cfg)
+        if number:
+            sides = [side for side in sides if not side.startswith("laptop")]
+        cases[tokens, anchors] = compare(tokens, anchors, sides, cfg)
     figures: dict[str, float] = {}
     for number, ((_, anchors), case) in enumerate(cases.items()):
         named = case | ratios(case)

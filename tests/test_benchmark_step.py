@@ -27,16 +27,23 @@ def test_the_lean_and_both_straightforward_sides_take_the_same_step(benchmark, m
     small = {"tokens": [40], "anchors": [4], "layers": 1, "vocabulary": 300, "steps": 1}
     monkeypatch.setattr(benchmark, "LEAN", [*benchmark.LEAN, "head.rank=4", "target.vocab_size=300"])
     found = {}
-    for side in ("lean", "same_products", "plain"):
+    for side in ("lean", "lean_small", "same_products", "plain"):
         found[side] = benchmark.measure(OmegaConf.create({**benchmark.DEFAULTS, **small, "child": side}))
-    for side in ("same_products", "plain"):
+    for side in benchmark.EQUAL:
         for name in ("loss", "gradient"):
             assert found[side][name] == pytest.approx(found["lean"][name], rel=1e-5)
     assert all(0 < figures["s"] < 60 and figures["peak_gb"] > 0.1 for figures in found.values())
 
 
 def fake(benchmark, monkeypatch, capsys, gradient, *words):
-    seconds = {"lean": 1.0, "plain": 2.0, "same_products": 1.5, "laptop": 0.25, "laptop_5_layers": 0.5}
+    seconds = {
+        "lean": 1.0,
+        "lean_small": 1.25,
+        "plain": 2.0,
+        "same_products": 1.5,
+        "laptop": 0.25,
+        "laptop_5_layers": 0.5,
+    }
     turns, calls = {}, []
 
     def child(side, tokens, anchors):
@@ -60,6 +67,7 @@ def test_ratios_are_of_medians_and_the_laptop_runs_at_the_first_size_only(benchm
     figures, calls = fake(benchmark, monkeypatch, capsys, 1.0)
     assert figures["speedup"] == figures["speedup_n512"] == 2.0 and figures["speedup_same_products"] == 1.5
     assert figures["laptop_speedup"] == 8.0 and figures["laptop_5_layers_speedup"] == 4.0
+    assert figures["lean_small_speedup"] == 1.6
     assert ("laptop", 64) in calls and ("laptop", 512) not in calls and ("plain", 512) in calls
 
 
