@@ -8,7 +8,8 @@ that answer stands in any template. A conversation that ends with an answer is
 so what comes before the answer is by construction what the target reads when it writes one (case 11), also where a
 template renders finished turns otherwise (drops thinking, leaves out an empty thought section). Supervised are the
 answer and its end-of-turn token, and inside P the earlier answers. Text is tokenised piece by piece at these borders,
-so ``prompt_ids`` is exactly a prefix of ``render``. The module knows nothing of files or batches.
+so ``prompt_ids`` is exactly a prefix of ``render``. Special-token strings inside messages stay text (literal.py). The module
+knows nothing of files or batches.
 
     >>> chat = Chat(tokenizer, thinking=False)
     >>> ids, loss_mask = chat.render([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}])
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlab.data.files import digest
+from draftlab.data.literal import Literal, special_tokens
 from draftlab.data.prompts import text_of
 
 Message = dict[str, Any]
@@ -64,6 +66,7 @@ class Chat:
         self._end_token_ids = frozenset(end_token_ids) or frozenset({tokenizer.eos_token_id} - {None})
         self._reasoning_end = self._find_reasoning_end()
         self._closers = self._find_closers(end_token_ids)
+        self._literal = Literal(tokenizer, self._find_tags())
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -83,7 +86,7 @@ class Chat:
 
     def prompt_ids(self, messages: Sequence[Message], tools: list | None = None) -> list[int]:
         """Token ids of ``messages`` followed by the generation prompt: what the target reads before it answers."""
-        return self._tokenise(self._prompt(self._prepared(messages), tools))[0]
+        return self._tokenise(self._prompt(self._prepared(messages), self._literal.hide(tools)))[0]
 
     def render(
         self, messages: Sequence[Message], finished: bool = True, tools: list | None = None
@@ -104,7 +107,7 @@ class Chat:
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         if last is None:
             raise ValueError("the conversation has no assistant turn, so nothing in it is supervised")
-        messages = self._prepared(messages[: last + 1])
+        messages, tools = self._prepared(messages[: last + 1]), self._literal.hide(tools)
         prompt = self._prompt(messages[:last], tools)
         return self._tokenise([*prompt, Piece(self._written(messages, prompt, finished, tools), True)])
 
@@ -162,13 +165,18 @@ class Chat:
         self, messages: list[Message], index: int, tools: list | None, generation_prompt: bool
     ) -> tuple[str, str]:
         """The rendering before and after the content of assistant turn ``index``."""
-        marked = [*messages[:index], {"role": "assistant", "content": _MARK}, *messages[index + 1 :]]
-        before, found, after = self._text(marked, tools, generation_prompt).partition(_MARK)
+        mark = _MARK
+        while any(mark in str(message) for message in messages):
+            mark += _MARK[-1]
+        marked = [*messages[:index], {"role": "assistant", "content": mark}, *messages[index + 1 :]]
+        before, found, after = self._text(marked, tools, generation_prompt).partition(mark)
         if not found:
             raise ValueError(f"the chat template does not show assistant turn {index}, so it cannot be supervised")
         return before, after
 
     def _text(self, messages: Sequence[Message], tools: list | None, generation_prompt: bool) -> str:
+        if not messages:
+            raise ValueError("the conversation begins with an answer, so nothing was asked")
         return self.tokenizer.apply_chat_template(
             list(messages),
             tools=tools,
@@ -178,7 +186,7 @@ class Chat:
         )
 
     def _prepared(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages with plain text content and, in non-thinking mode, without the assistant's reasoning."""
+        """Messages with plain text content, special tokens hidden, and in non-thinking mode without the assistant's reasoning."""
         prepared = []
         for message in messages:
             message = {**message, "content": _plain(message.get("content"))}
@@ -186,7 +194,9 @@ class Chat:
                 message = {key: value for key, value in message.items() if key not in _REASONING_KEYS}
                 if self._reasoning_end and self._reasoning_end in message["content"]:
                     message["content"] = message["content"].rpartition(self._reasoning_end)[2].lstrip()
-            prepared.append({key: value for key, value in message.items() if value is not None})
+            answer = message["role"] == "assistant"
+            told = {key: value for key, value in message.items() if value is not None and key != "role"}
+            prepared.append({"role": message["role"], **self._literal.hide(told, answer)})
         return prepared
 
     def _closed_at(self, text: str, end: int) -> int:
@@ -205,19 +215,16 @@ class Chat:
         for piece in pieces:
             if not piece.text:
                 continue
-            whole = self._encode(run_text + piece.text)
+            whole = self._literal.encode(run_text + piece.text)
             if whole[: len(run_ids)] == run_ids:
                 new = whole[len(run_ids) :]
                 run_text, run_ids = run_text + piece.text, whole
             else:
-                new = self._encode(piece.text)
+                new = self._literal.encode(piece.text)
                 run_text, run_ids = piece.text, new
             ids += new
             mask += [piece.supervised] * len(new)
         return ids, mask
-
-    def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -247,10 +254,18 @@ class Chat:
         """The special token with which the template closes a conversation that ends with an answer."""
         probe = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
         after = self._text(probe, None, generation_prompt=False).partition(_MARK)[2].lstrip()
-        added = getattr(self.tokenizer, "added_tokens_decoder", {})
-        special = {str(token) for token in added.values() if token.special} | set(self.tokenizer.all_special_tokens)
-        matches = [token for token in special if token and after.startswith(token)]
+        matches = [token for token in special_tokens(self.tokenizer) if after.startswith(token)]
         return {max(matches, key=len)} if matches else set()
+
+    def _find_tags(self) -> set[str]:
+        """Special tokens that an answer may hold: those of the template's source that neither open nor close a turn."""
+        probe = [{"role": "user", "content": _MARK}]
+        turn = self.tokenizer.apply_chat_template(
+            probe, tokenize=False, add_generation_prompt=True, enable_thinking=True
+        )
+        source = str(self.tokenizer.chat_template)
+        tags = {token for token in special_tokens(self.tokenizer) if token in source and token not in turn}
+        return {token for token in tags if not (self._closers and self._closers.fullmatch(token))}
 
 
 def _start(text: str, written_from: str, before: str) -> int | None:

@@ -170,6 +170,8 @@ def _messages(messages: Any) -> list[dict]:
             raise SkippedSample("empty")
     if not any(message["role"] == "assistant" for message in messages):
         raise SkippedSample("no answer")
+    if messages[0]["role"] == "assistant":
+        raise SkippedSample("begins with an answer")
     return messages
 
 
