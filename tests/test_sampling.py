@@ -111,3 +111,10 @@ def test_a_law_without_mass_or_with_nan_is_refused():
     for broken in (torch.zeros(2, 3), torch.tensor([[0.5, float("nan")]])):
         with pytest.raises(ValueError, match="no mass or is NaN"):
             sample(broken)
+
+
+@pytest.mark.parametrize("broken", [[1.0, float("nan")], [float("-inf")] * 2, [0.0, float("inf")]])
+def test_broken_logits_are_refused_at_temperature_0_too(broken):
+    with pytest.raises(ValueError, match="logits are broken"):
+        probs(torch.tensor([[1.0, 2.0], broken]), Sampling(temperature=0.0))
+    assert probs(torch.tensor([[1.0, float("-inf")]]), Sampling(temperature=0.0)).tolist() == [[1.0, 0.0]]

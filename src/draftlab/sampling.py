@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 MIN_TEMPERATURE = 1e-4  # above 0; logits divided by less leave float32
+BROKEN = "the logits are broken (overflow in half precision?)"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     """Law [..., V] of logits [..., V] in float32 or better: one-hot at T = 0, else softmax(logits/T), then the cuts."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        return torch.zeros_like(logits).scatter_(-1, best_token(logits).unsqueeze(-1), 1.0)
     law = torch.softmax(logits / sampling.temperature, dim=-1)
     if 0 < sampling.top_k < law.shape[-1]:
         law = _renormalise(_keep_top_k(law, sampling.top_k))
@@ -87,6 +88,18 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.min_p > 0:
         law = _renormalise(law.masked_fill(law < sampling.min_p * law.amax(-1, keepdim=True), 0.0))
     return law
+
+
+def best_token(logits: Tensor) -> Tensor:
+    """Most likely token [...] of logits [..., V], the first of equal ones.
+
+    Raises:
+        ValueError: a row whose largest logit is NaN or infinite; an argmax of it would be a token like any other.
+    """
+    largest, token = logits.max(-1)
+    if not bool(largest.isfinite().all()):
+        raise ValueError(f"the largest logit of a row is NaN or infinite; {BROKEN}")
+    return token
 
 
 def top_probability(logits: Tensor) -> Tensor:
@@ -119,9 +132,7 @@ def _draw(law: Tensor, generator: torch.Generator | RowDraws | None) -> Tensor:
     cumulative = law.double().cumsum(-1)
     total = cumulative[:, -1:]
     if not bool(((total > 0) & total.isfinite()).all()):
-        raise ValueError(
-            "a law to sample from has no mass or is NaN; the logits are broken (overflow in half precision?)"
-        )
+        raise ValueError(f"a law to sample from has no mass or is NaN; {BROKEN}")
     if isinstance(generator, RowDraws):
         uniform = generator.next().to(total.device)
     else:

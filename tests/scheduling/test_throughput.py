@@ -88,3 +88,9 @@ def test_the_convex_form_is_the_largest_convex_curve_below_the_seconds(seed):
             for b in range(size, 41)
         ]
         assert convex[size - 1] == pytest.approx(min(chords)), size
+
+
+def test_the_convex_form_counts_passes_smaller_than_the_first_entry_too():
+    """They take as long as the first entry's, so a rise behind it is no reason to stop before it."""
+    convex = Throughput([4, 5], [0.5, 1.0]).convex()
+    assert (1.0 / convex(range(1, 6))).tolist() == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0])

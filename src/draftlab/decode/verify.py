@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from draftlab.acceptance import accept_rate
-from draftlab.sampling import Sampling, probs, residual, sample
+from draftlab.sampling import Sampling, best_token, probs, residual, sample
 from draftlab.target.flat import Flat
 from draftlab.types import Proposal, Verdict
 
@@ -47,7 +47,7 @@ def verify(
         raise ValueError(f"target_logits needs {num_drafted + 1} slots (gamma + 1), got {target_logits.shape[1]}")
     limit = _limit(proposal, num_verified)
     if sampling.greedy:
-        return _verify_greedy(proposal.tokens, target_logits.argmax(-1), limit)
+        return _verify_greedy(proposal.tokens, best_token(target_logits), limit)
     token_probs, expected = target_opinion(proposal, target_logits, sampling)
     accept = acceptance_probs(proposal, token_probs)
     accepted = sample(accepted_law(accept, limit), generator)
@@ -65,7 +65,7 @@ def verify_flat(
     """
     limit = torch.tensor(flat.lengths, device=target_logits.device) - 1
     if sampling.greedy:
-        best = flat.pad(target_logits.argmax(-1))
+        best = flat.pad(best_token(target_logits))
         return _verify_greedy(proposal.tokens[:, : flat.width - 1], best, limit)
     drafted = flat.columns < limit[flat.rows]
     rows, columns = flat.rows[drafted], flat.columns[drafted]

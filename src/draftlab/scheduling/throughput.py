@@ -97,12 +97,15 @@ class Throughput:
         return self.batch_tokens[1:][np.diff(self.steps_per_second) > 0].tolist()
 
     def convex(self) -> Throughput:
-        """The table of the greatest convex function below the seconds 1 / SPS of a pass, at every size up to the last.
+        """The table of the greatest convex function below the seconds 1 / SPS of a pass, at every size up to the last; read as
+        linear, below those of the entries.
 
         Expected tokens are concave in what is admitted, so their ratio to convex seconds has a single peak: early stopping
         over this table halts nowhere else.
         """
         begin, seconds = self.batch_tokens, 1.0 / self.steps_per_second
+        if begin[0] > 1:  # smaller passes take as long as the first entry's
+            begin, seconds = np.append(1, begin), np.append(seconds[0], seconds)
         # Read as floor, seconds stay the same up to the next entry.
         ends = begin if self.look_up == "linear" else np.append(begin[1:] - 1, begin[-1])
         points = sorted(
