@@ -31,3 +31,12 @@ def test_the_configuration_of_a_run_is_read_and_any_other_folder_refused(tmp_pat
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("seed: 3\n")
     assert read_run_config(tmp_path).seed == 3
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "\x00", "- 1", "%x", "a: ${b"])
+def test_a_damaged_configuration_is_refused_by_name_in_one_line(tmp_path, text):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.yaml.*(cannot be read as YAML|expected keys with values)") as caught:
+        read_run_config(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from draftlab.calibration.rounds import DRAFT_TOP, EXPECTED, round_arrays
+from draftlab.calibration.rounds import DRAFT_TOP, EXPECTED, round_arrays, with_counts
 
 ROUNDS = pd.DataFrame(
     {
@@ -52,3 +52,17 @@ def test_another_column_is_read_in_its_place():
     assert np.nan_to_num(ours.logits) == pytest.approx(-np.nan_to_num(theirs.logits), abs=1e-5)
     with pytest.raises(ValueError, match="no expected for some proposed tokens; they are of an earlier version"):
         round_arrays(table, 1.0, 3, EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("accepted", value) for value in (-1, 0.5, float("nan"), "1", True, 3, 1e300)),
+        *(("proposed", float("inf")), ("temperature", float("nan"))),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_by_column(column, value):
+    rounds = pd.DataFrame({"temperature": [1.0, 1.0], "proposed": [2, 2], "accepted": [0, 1], "round": [0, 1]})
+    assert with_counts(rounds)["accepted"].tolist() == [0, 1]
+    with pytest.raises(ValueError, match=f"column {column} must hold|more accepted than proposed"):
+        with_counts(rounds.astype(object).assign(**{column: [0, value]}).infer_objects())

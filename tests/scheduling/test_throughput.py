@@ -94,3 +94,11 @@ def test_the_convex_form_counts_passes_smaller_than_the_first_entry_too():
     """They take as long as the first entry's, so a rise behind it is no reason to stop before it."""
     convex = Throughput([4, 5], [0.5, 1.0]).convex()
     assert (1.0 / convex(range(1, 6))).tolist() == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0])
+
+
+@pytest.mark.parametrize(
+    "tokens", [["1", "2"], [None, 2], [1, 10**30], [1.0, float("inf")], [1, 10**12], [[1], [2, 3]], "12", True]
+)
+def test_tokens_that_are_no_numbers_of_a_pass_are_refused(tokens):
+    with pytest.raises(ValueError, match="SPS table"):
+        Throughput(tokens, [2.0, 1.0])

@@ -126,3 +126,18 @@ def test_a_trace_with_a_value_that_is_no_number_or_of_another_kind_is_refused(tm
         read_trace(tmp_path / "trace.txt")
     with pytest.raises(ValueError, match="expected a table as CSV"):
         read_trace(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"arrival": [0], "tokens": 3, "domain": "a"}', '{"arrival": 0, "tokens": 1e300, "domain": "a"}']
+)
+def test_a_value_of_a_trace_that_is_no_count_or_time_is_refused_with_the_file(tmp_path, bad):
+    (tmp_path / "odd.jsonl").write_text(bad + "\n")
+    with pytest.raises(ValueError, match=r"odd\.jsonl"):
+        read_trace(tmp_path / "odd.jsonl")
+
+
+def test_fields_beyond_a_csvs_header_are_refused_and_not_taken_for_names_of_rows(tmp_path):
+    (tmp_path / "shifted.csv").write_text("arrival,tokens,domain\n0,10,5,chat\n1,11,5,chat\n")
+    with pytest.raises(ValueError, match=r"shifted\.csv.*more fields"):
+        read_trace(tmp_path / "shifted.csv")

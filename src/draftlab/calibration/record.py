@@ -12,7 +12,7 @@ A calibration belongs to one checkpoint: its block size, layout and digest stand
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,25 @@ class Calibration:
     source: str = CONFIDENCE
 
     def __post_init__(self) -> None:
-        try:
-            values = np.asarray(self.temperatures, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.zeros(0)
-        if values.ndim != 1 or not len(values) or not (np.isfinite(values).all() and (values > 0).all()):
+        given = self.temperatures if isinstance(self.temperatures, Sequence | np.ndarray) else ()
+        values = np.asarray([value if _is_number(value) else np.nan for value in given], dtype=np.float64)
+        if not len(values) or not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError(
                 f"temperatures must be one positive finite number a position, got {self.temperatures!r}; calibrate again"
             )
         object.__setattr__(self, "temperatures", tuple(values.tolist()))
+        for name, fits, expected in (
+            ("drafter", isinstance(self.drafter, Mapping), "an object"),
+            ("measures", _holds(self.measures, lambda row: isinstance(row, Mapping)), "a list of objects"),
+            *(
+                (name, _holds(getattr(self, name), _is_number), "a list of numbers")
+                for name in ("ece_before", "ece_after")
+            ),
+        ):
+            if not fits:
+                raise ValueError(
+                    f"{name} of a calibration must be {expected}, got {getattr(self, name)!r:.200}; calibrate again"
+                )
         if self.source not in (CONFIDENCE, DRAFT_TOP):
             raise ValueError(
                 f"the source of a calibration must be {CONFIDENCE} or {DRAFT_TOP}, got {self.source!r}; calibrate again"
@@ -111,3 +121,12 @@ class Calibration:
             return cls(**{key: value for key, value in content.items() if key in cls.__dataclass_fields__})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _holds(values: Any, fits: Callable[[Any], bool]) -> bool:
+    """Whether ``values`` is a list or the like of which every entry ``fits``."""
+    return isinstance(values, list | tuple) and all(map(fits, values))

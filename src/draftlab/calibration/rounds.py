@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
 from draftlab.calibration.sts import confidence_logits
 
@@ -26,6 +27,37 @@ LACKING = {
     DRAFT_TOP: "they are of an earlier version or of a drafter that does not tell it; decode them again",
     EXPECTED: "they are of an earlier version; decode them again",
 }
+
+
+WHOLE = ("proposed", "accepted", "committed", "round")  # columns of whole numbers
+NAMES = ("benchmark", "domain", "prompt_id")
+MOST = 10**9  # of any of them
+DAMAGED = "the rounds were damaged or changed after they were recorded; evaluate again"
+
+
+def with_counts(rounds: pd.DataFrame) -> pd.DataFrame:
+    """``rounds`` with counts in int64 and a temperature in float64.
+
+    Raises:
+        ValueError: a column of other values, or more accepted than proposed tokens.
+    """
+    for name in rounds.columns.intersection(NAMES):
+        if rounds[name].isna().any():
+            raise ValueError(f"the column {name} must hold a name in every row; {DAMAGED}")
+    found = {}
+    for name in (name for name in (*WHOLE, "temperature") if name in rounds.columns):
+        column = rounds[name]
+        fits = is_numeric_dtype(column) and not is_bool_dtype(column) and not is_complex_dtype(column)
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan) if fits else np.full(len(column), np.nan)
+        whole = name == "temperature" or bool((values == np.floor(values)).all())
+        if not (whole and ((values >= 0) & (values <= MOST)).all()):
+            raise ValueError(
+                f"the column {name} must hold {'finite' if name == 'temperature' else 'whole'} numbers from 0 on; {DAMAGED}"
+            )
+        found[name] = values if name == "temperature" else values.astype(np.int64)
+    if {"proposed", "accepted"} <= found.keys() and (found["accepted"] > found["proposed"]).any():
+        raise ValueError(f"a round has more accepted than proposed tokens; {DAMAGED}")
+    return rounds.assign(**found)
 
 
 @dataclass(frozen=True)
@@ -53,8 +85,9 @@ def round_arrays(rounds: pd.DataFrame, temperature: float, gamma: int, source: s
     """The rounds of ``temperature`` in a table as ``rounds.parquet`` holds it, with the scores of column ``source``.
 
     Raises:
-        ValueError: no round of that temperature, scores that are missing, or blocks longer than ``gamma``.
+        ValueError: values that cannot be, no round of that temperature, scores that are missing, or blocks longer than ``gamma``.
     """
+    rounds = with_counts(rounds)
     rows = rounds[rounds["temperature"] == temperature]
     if rows.empty:
         there = ", ".join(f"{value:g}" for value in sorted(rounds["temperature"].unique()))
@@ -70,7 +103,12 @@ def round_arrays(rounds: pd.DataFrame, temperature: float, gamma: int, source: s
             "decode its own"
         )
     values = np.full((len(rows), gamma), np.nan)
-    values[np.arange(gamma) < proposed[:, None]] = np.concatenate(scores.to_list())
+    given = np.concatenate([np.zeros(0), *scores])
+    if (
+        given.dtype.kind not in "iuf" or ((given < 0) | (given > 1)).any()
+    ):  # NaN, of a broken drafter, is the fit's to refuse
+        raise ValueError(f"the column {source} must hold numbers from 0 to 1; {DAMAGED}")
+    values[np.arange(gamma) < proposed[:, None]] = given
     prompt = rows.groupby(["benchmark", "prompt_id"], sort=True).ngroup().to_numpy()
     return RoundArrays(
         confidence_logits(values),

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 PROJECT_PREFIX = "project:"
 MANIFEST, IDENTITY = "manifest.json", "identity.json"
+TEXT = "utf-8-sig"  # UTF-8, with the mark before it that some editors write or without
 
 
 def resolve_path(path: str | Path) -> Path:
@@ -78,9 +79,23 @@ def read_json(path: Path) -> Any:
         ValueError: it is missing or not valid JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return _loads(path.read_text(encoding=TEXT))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file.
+
+    Raises:
+        ValueError: it is missing, not valid JSON, or something else than an object.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{path}: expected a JSON object, got {type(value).__name__}; it was damaged or is another file"
+        )
+    return value
 
 
 def append_lines(path: Path, records: Iterable[dict]) -> None:
@@ -113,7 +128,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
     if not path.is_file():
         raise ValueError(f"no such JSONL file: {path}")
     found = False
-    with path.open(encoding="utf-8", errors="strict") as file:
+    with path.open(encoding=TEXT, errors="strict") as file:
         for number, line in enumerate(_decoded(file, path), start=1):
             if not line.strip():
                 continue
@@ -158,8 +173,12 @@ def claim(folder: Path, identity: dict, what: str, field: str) -> None:
     for path in (folder / MANIFEST, folder / IDENTITY):
         if not path.exists():
             continue
-        found = read_json(path)
-        found = found.get("identity", {}) if path.name == MANIFEST else found
+        found = read_object(path)
+        found = found.get("identity") if path.name == MANIFEST else found
+        if not isinstance(found, dict):
+            raise ValueError(
+                f"{path} names no identity of its {what}: it was damaged; remove {folder}, or give another ({field}=…)"
+            )
         if difference := first_difference(identity, found):
             key, ours, theirs = difference
             raise ValueError(
@@ -195,11 +214,29 @@ def _decoded(file, path: Path) -> Iterator[str]:
         yield line
 
 
+def _loads(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: no JSON, a number of thousands of digits, or half a character, which no file could hold again.
+        RecursionError: brackets inside brackets without end.
+    """
+    value = json.loads(text)
+    if "\\ud" in text.lower():  # an escaped surrogate, usually one of a pair
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"it holds half a character, {error.object[error.start]!a}") from None
+    return value
+
+
 def _parse(line: str, path: Path, number: int) -> dict:
     try:
-        value = json.loads(line)
+        value = _loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}, line {number}: not readable as JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path}, line {number}: expected a JSON object, got {type(value).__name__}")
     return value

@@ -26,6 +26,7 @@ from draftlab.data.files import read_json, write_json
 
 LOOK_UPS = ("floor", "linear")
 SHOWN = 6  # rises that are named
+LARGEST = 10_000_000  # tokens of a pass; beyond that a table is a mistake
 FLAT = 0.05  # a table that loses less than this share from its first to its last entry is called flat
 
 
@@ -48,15 +49,16 @@ class Throughput:
     fixed_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        tokens, values = np.asarray(self.batch_tokens), np.asarray(self.steps_per_second, dtype=np.float64)
+        tokens, values = (_numbers(given) for given in (self.batch_tokens, self.steps_per_second))
         if tokens.ndim != 1 or len(tokens) < 2 or tokens.shape != values.shape:
             raise ValueError(
                 "an SPS table needs at least two points and a value a point, got "
                 f"{tokens.size} token counts and {values.size} values; profile more batch sizes"
             )
-        if np.any(tokens != np.floor(tokens)) or tokens[0] < 1 or np.any(np.diff(tokens) <= 0):
+        whole = np.all(tokens == np.floor(tokens)) and tokens[0] >= 1 and tokens[-1] <= LARGEST
+        if not whole or np.any(np.diff(tokens) <= 0):
             raise ValueError(
-                f"the tokens of an SPS table must be whole, positive and increasing, got {tokens.tolist()}"
+                f"the tokens of an SPS table must be whole, positive and increasing, at most {LARGEST:,}, got {tokens.tolist()}"
             )
         if not np.all(np.isfinite(values)) or np.any(values <= 0):
             raise ValueError(f"the steps per second of an SPS table must be positive and finite, got {values.tolist()}")
@@ -164,3 +166,18 @@ class Throughput:
             return cls(table[keys[0]], table[keys[1]], look_up)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """``values`` in float64.
+
+    Raises:
+        ValueError: they are no numbers; NumPy would make some of a text or a truth.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of unequal length
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"an SPS table consists of numbers, got {values!r:.200}")
+    return array.astype(np.float64)

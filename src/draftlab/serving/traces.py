@@ -30,9 +30,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from draftlab.calibration import FILE, Calibration
-from draftlab.calibration.rounds import round_arrays
+from draftlab.calibration.rounds import round_arrays, with_counts
 from draftlab.serving.traffic import ANY
 
 COLUMNS = (
@@ -102,6 +103,7 @@ class RecordedTrace(Trace):
             raise ValueError(
                 f"recorded rounds need the columns {', '.join(COLUMNS)}; {', '.join(missing)} is missing; evaluate again"
             )
+        rounds = with_counts(rounds.assign(**{name: rounds[name].astype(str) for name in ("benchmark", "prompt_id")}))
         rounds = rounds.sort_values(["benchmark", "prompt_id", "round"], kind="stable")
         rounds = (
             rounds[rounds["temperature"] == temperature] if (rounds["temperature"] == temperature).any() else rounds
@@ -109,6 +111,8 @@ class RecordedTrace(Trace):
         if gamma is None:
             gamma = int(rounds["proposed"].max()) if len(rounds) else 0
         arrays = round_arrays(_with_confidence(rounds, gamma), temperature, gamma)
+        if np.isnan(arrays.logits[np.arange(gamma) < arrays.proposed[:, None]]).any():
+            raise ValueError("some recorded confidences are not finite; train the drafter again, then evaluate it")
         calibration = calibration or Calibration.identity(gamma)
         self.gamma = gamma
         # Slots beyond the end of an answer were never proposed: no confidence, so that only fixed lengths verify them.
@@ -178,7 +182,7 @@ def recorded_run(run: str | Path, temperature: float = 1.0) -> RecordedTrace:
         fitted = Calibration.load(calibration) if calibration.is_file() else None
         gamma = len(fitted.temperatures) if fitted else None
         return RecordedTrace(pd.read_parquet(path), temperature, fitted, gamma)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, pa.ArrowException) as error:
         raise ValueError(f"{run}: {error}") from None
 
 

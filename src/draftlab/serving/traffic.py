@@ -14,6 +14,7 @@ Arrival processes are functions from a generator to seconds [n] that do not fall
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ import pandas as pd
 from draftlab.data.files import read_jsonl
 
 COLUMNS = ("arrival", "tokens", "domain")
+LONGEST = 10**9  # tokens of an answer
 ANY = ""  # the domain of a request that may be any
 
 
@@ -52,8 +54,10 @@ class Traffic:
         domain = np.full(count, ANY) if self.domain is None else np.asarray(self.domain, dtype=str)
         if not count or len(domain) != count or (self.arrival is not None and len(self.arrival) != count):
             raise ValueError(f"traffic needs a length, a domain and an arrival for each of its {count} requests")
-        if not np.all(tokens == np.floor(tokens)) or tokens.min() < 1:
-            raise ValueError(f"tokens of an answer must be whole and at least 1, got {tokens.min():g} and others")
+        if not np.all(tokens == np.floor(tokens)) or tokens.min() < 1 or tokens.max() > LONGEST:
+            raise ValueError(
+                f"tokens of an answer must be whole, from 1 to {LONGEST:,}, got {tokens.min():g} to {tokens.max():g}"
+            )
         if self.users is not None and self.users < 1:
             raise ValueError(f"users must be at least 1, got {self.users}")
         if self.arrival is not None:
@@ -167,7 +171,7 @@ def read_trace(path: str | Path) -> Traffic:
             f"(there are {', '.join(map(str, table.columns)) or 'none'})"
         )
     for name in ("arrival", "tokens"):
-        values = pd.to_numeric(table[name], errors="coerce")
+        values = _numbers(table[name])
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(f"{path}: row {row + 1} has no finite number in the column {name}: {table[name][row]!r}")
@@ -175,16 +179,34 @@ def read_trace(path: str | Path) -> Traffic:
     table = table.sort_values("arrival", kind="stable")
     arrival = table["arrival"].to_numpy(dtype=np.float64)
     try:
-        return Traffic(table["tokens"].to_numpy(), arrival - arrival[:1], domain=table["domain"].fillna(ANY).tolist())
+        return Traffic(table["tokens"].to_numpy(), arrival - arrival[:1], domain=[*map(_domain, table["domain"])])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return pd.read_csv(path, index_col=False)  # else a field too many makes the first one the name of its row
+    except pd.errors.ParserWarning:
+        raise ValueError(f"{path}: its rows have more fields than its header names") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected a table as CSV, got: {error}") from None
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """The column's numbers in float64, also those that a CSV holds as text; NaN for anything else."""
+    numbers = column.map(lambda value: np.nan if isinstance(value, bool | list | dict) else value)
+    return pd.to_numeric(numbers, errors="coerce").astype(np.float64)
+
+
+def _domain(value: object) -> str:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ANY
+    if not isinstance(value, str):
+        raise ValueError(f"a domain is a name, got {value!r:.100}")
+    return value
 
 
 def _check(count: int, rate: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from draftlab.runs import read_config
 from draftlab.training.checkpoint import best_checkpoint, load_drafter
 
 WHOLE = ("drafter", "head")  # groups that are taken as they are
@@ -68,7 +69,7 @@ def _run_config(source: Path) -> DictConfig:
             f"init_from={source} is no run folder (there is no {path}); name one of src/train.py, or adopt a checkpoint of another "
             "trainer with src/adopt.py"
         )
-    return OmegaConf.load(path)
+    return read_config(path)
 
 
 def _require_agreement(key: str, wanted: dict[str, str], ours: Any, theirs: Any, source: str) -> None:

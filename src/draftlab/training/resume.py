@@ -14,6 +14,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from draftlab.configuration import leaves
+from draftlab.runs import read_config
 from draftlab.training.checkpoint import load_drafter, newest_checkpoint, read_checkpoint, require_world_size
 
 FIT_OUTPUTS = ("checkpoints/*.ckpt", "metrics.csv")
@@ -78,7 +79,7 @@ def check_same_training(folder: Path, cfg: DictConfig) -> None:
     path = folder / ".hydra" / "config.yaml"
     if not path.is_file():
         return
-    before, now = (_training_values(config) for config in (OmegaConf.load(path), cfg))
+    before, now = (_training_values(config) for config in (read_config(path), cfg))
     changed = [key for key in before if key in now and before[key] != now[key]]
     if changed:
         told = "; ".join(f"{key} was {before[key]}, now it is {now[key]}" for key in changed[:MOST])
