@@ -44,14 +44,14 @@ def read_prompts(cfg: DictConfig, spec) -> dict[str, list[list[int]]]:
 
 def measure(cell: Cell, prompts: dict[str, list[list[int]]]) -> dict:
     """The cell's result: the one that lies in its run if it is of the same things, else measured and kept."""
-    from draftlab.data.files import digest, read_json, write_json
+    from draftlab.data.files import digest, read_object, write_json
     from draftlab.engines.table import FOLDER
 
     path = cell.run / FOLDER / f"{cell.name}.json"
     settings = cell.settings
     key = [prompts, cell.trained.identity, cell.name, settings.max_new_tokens, settings.num_threads]
     key = digest([*key, settings.server_arguments])
-    if path.is_file() and (found := read_json(path)).get("key") == key:
+    if path.is_file() and (found := read_object(path)).get("key") == key:
         print(f"{path} holds this measurement already")
         return found
     result = cell.measure(prompts) | {"key": key}

@@ -10,8 +10,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import tiny
+from draftlab.data.answers import read_manifest
 from draftlab.data.prompts import builtin_prompts
-from draftlab.data.responses import read_manifest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "src" / "prepare.py"

@@ -13,9 +13,10 @@ import pytest
 
 import tiny
 from draftlab.data import responses
+from draftlab.data.answers import read_manifest
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import Prompt, builtin_prompts
-from draftlab.data.responses import ResponseSettings, read_manifest, responses_identity, write_responses
+from draftlab.data.responses import ResponseSettings, responses_identity, write_responses
 from draftlab.sampling import Sampling
 
 SETTINGS = ResponseSettings(

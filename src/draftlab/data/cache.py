@@ -24,7 +24,7 @@ from torch import Tensor
 from draftlab.data import lowrank
 from draftlab.data.codecs import CODECS, Codec, PerLayer, bytes_per_token, relative_error
 from draftlab.data.features import FeatureSettings, cache_root, compute_dtype, plan_shards, text_identity
-from draftlab.data.files import MANIFEST, claim, digest, read_json
+from draftlab.data.files import MANIFEST, claim, digest, read_object
 from draftlab.data.samples import Sample
 from draftlab.data.shards import BLOCK, RECORD, TRIMS, Layout, Shard, extent, shard_path, unpack
 
@@ -158,10 +158,11 @@ class CacheStore:
         self, samples: Sequence[Sample], folder: Path, identity: dict, layout: Layout, shard_tokens: int
     ) -> None:
         self.folder, self.samples, self.layout = folder, samples, layout
-        self._stamp, self._manifest = digest(identity), read_json(folder / MANIFEST)
+        self._stamp, self._manifest = digest(identity), read_object(folder / MANIFEST)
         self._shards: dict[int, Shard] = {}
         shards = plan_shards(samples, shard_tokens)
         self._shard_of = {index: shard for shard, members in enumerate(shards) for index in members}
+        self._digests = _digests(folder / MANIFEST, self._manifest, len(shards))
         if self._manifest.get("basis") != basis_digest(layout):
             raise ValueError(f"{folder / BASIS} is not the basis that the manifest names; prepare the features again")
         for index in range(len(shards)):
@@ -178,8 +179,8 @@ class CacheStore:
     def _open(self, index: int) -> Shard:
         if index not in self._shards:
             shard = Shard(shard_path(self.folder, index))
-            check_stamp(shard, self._stamp, index, self._manifest["basis"])
-            if shard.digest != self._manifest["shards"][index]["digest"]:
+            check_stamp(shard, self._stamp, index, self._manifest.get("basis"))
+            if shard.digest != self._digests[index]:
                 raise ValueError(f"{shard.path} is not the shard that the manifest names; prepare the features again")
             self._shards[index] = shard
         return self._shards[index]
@@ -205,6 +206,20 @@ class CacheStore:
         )
         own = live.last_hidden[0].float().cpu()[kept.states]
         _compare(own, stored[1][kept.states], self.layout, "last_hidden", compute)
+
+
+def _digests(path: Path, manifest: dict[str, Any], count: int) -> list[str]:
+    """Digests of the ``count`` shards that a manifest names.
+
+    Raises:
+        ValueError: it names others, or none.
+    """
+    shards = manifest.get("shards")
+    if not isinstance(shards, list) or len(shards) != count or not all(isinstance(shard, dict) for shard in shards):
+        raise ValueError(
+            f"{path} does not name the {count} shards of this cache; it was damaged: prepare the features again"
+        )
+    return [shard.get("digest") for shard in shards]
 
 
 def read_sample(shard: Shard, index: int, sample: Sample, layout: Layout) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -17,6 +17,7 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from draftlab.data.answers import read_manifest
 from draftlab.data.batches import BatchMaker, PackedMaker
 from draftlab.data.cache import CacheStore, cache_folder, cache_identity, open_cache
 from draftlab.data.chat import Chat
@@ -24,7 +25,6 @@ from draftlab.data.description import DraftData
 from draftlab.data.features import FeatureSettings, FeatureStore, compute_features, features_identity
 from draftlab.data.loaders import Batches, BatchPlan, ResumableLoader, finished_batches, planned_batches
 from draftlab.data.packing import padding_share
-from draftlab.data.responses import read_manifest
 from draftlab.data.samples import Sample, SampleCounts, read_samples, split
 from draftlab.data.stream import StreamStore, open_stream, stream_of
 from draftlab.data.vocabulary import token_counts

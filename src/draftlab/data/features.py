@@ -118,7 +118,8 @@ def compute_features(
                 _write_shard(_shard_path(folder, index), _read_features(target, part, settings))
                 progress.advance(len(part), sum(map(len, part)))
     seal(folder, {"identity": identity, "shards": len(shards), "samples": len(samples)})
-    store = FeatureStore(folder, samples, shards)
+    spec = target.spec
+    store = FeatureStore(folder, samples, shards, (spec.feature_size * settings.layers, spec.hidden_size))
     store.check(target, samples, compute_dtype(target, settings))
     return store
 
@@ -137,11 +138,18 @@ def plan_shards(samples: Sequence[Sample], shard_tokens: int) -> list[list[int]]
 
 
 class FeatureStore:
-    """Features by sample index, mapped from the shards of a finished folder."""
+    """Features by sample index, mapped from the shards of a finished folder; ``widths`` are M*D (or 0) and D.
 
-    def __init__(self, folder: Path, samples: Sequence[Sample], shards: list[list[int]]) -> None:
+    Raises:
+        ValueError: a shard that holds other tensors than those of its samples.
+    """
+
+    def __init__(
+        self, folder: Path, samples: Sequence[Sample], shards: list[list[int]], widths: tuple[int, int]
+    ) -> None:
         self.folder = folder
-        self._tensors = [_open_shard(_shard_path(folder, index)) for index in range(len(shards))]
+        tokens = [sum(len(samples[index]) for index in members) for members in shards]
+        self._tensors = [_open_shard(_shard_path(folder, index), count, widths) for index, count in enumerate(tokens)]
         self._place: dict[int, tuple[int, int, int]] = {}
         for shard, members in enumerate(shards):
             start = 0
@@ -240,9 +248,19 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _open_shard(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+def _open_shard(path: Path, tokens: int, widths: tuple[int, int]) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); remove it, and it is computed again") from None
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    expected = {"features": [tokens, widths[0]], "last_hidden": [tokens, widths[1]]}
+    if found not in (expected, expected | {"log_normalizer": [tokens]}):
+        raise ValueError(
+            f"{path} is a foreign shard: it holds {found}, expected {expected}; remove it, and it is computed again"
+        )
+    return tensors
 
 
 def _bytes_per_token(spec: Any, settings: FeatureSettings) -> int:

@@ -117,7 +117,10 @@ def load_basis(path: Path, layers: int) -> Basis:
     """
     try:
         tensors = load_file(path)
-        return Basis(tensors["mean"], tensors["directions"], layers)
+        mean, directions = tensors["mean"], tensors["directions"]
+        if mean.dim() != 1 or directions.dim() != 2 or len(mean) != len(directions) or len(mean) % layers:
+            raise KeyError(f"a mean {list(mean.shape)} and directions {list(directions.shape)} for {layers} layers")
+        return Basis(mean, directions, layers)
     except (OSError, SafetensorError, KeyError) as error:
         raise ValueError(
             f"{path} is not a whole basis of data.codec={NAME}: {error}; remove it and run "

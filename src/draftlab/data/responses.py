@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from draftlab.data.answers import RESPONSES, count_answers, read_answers
 from draftlab.data.chat import Chat
 from draftlab.data.files import (
     IDENTITY,
@@ -27,8 +28,7 @@ from draftlab.data.files import (
     append_lines,
     claim,
     drop_torn_line,
-    read_json,
-    read_jsonl,
+    read_object,
     reopen,
     seal,
     write_json,
@@ -39,7 +39,6 @@ from draftlab.sampling import Sampling
 from draftlab.target.spec import TargetSpec
 from draftlab.target.weights import torch_dtype
 
-RESPONSES = "responses.jsonl"
 PROMPTS = "prompts.json"  # what became of the prompts before they were asked; the manifest takes it up
 
 # generate(prompts, sampling=…, max_new_tokens=…, seed=…) -> new tokens of every prompt, its end token included
@@ -148,22 +147,6 @@ def write_responses(
     return counts
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a folder of answers; None where there is none (a JSONL file of the user's own).
-
-    Raises:
-        ValueError: the answers are unfinished.
-    """
-    if (folder / MANIFEST).exists():
-        return read_json(folder / MANIFEST)
-    if (folder / IDENTITY).exists():
-        raise ValueError(
-            f"the answers in {folder} are unfinished; give the same prepare command again to go on, "
-            "or with max_minutes=0 to close the folder with what is there"
-        )
-    return None
-
-
 def target_identity(spec: TargetSpec, device: str) -> dict[str, str | None]:
     """Who writes the answers; of a local folder only the name, since a manifest travels and a path does not."""
     source = Path(spec.path).name if Path(spec.path).is_dir() else spec.path
@@ -213,9 +196,7 @@ def _finished_batches(path: Path, batches: list[list[_Job]]) -> int:
     """How many batches the file holds whole and in order; what comes after them is cut off."""
     if drop_torn_line(path):
         print(f"dropped a torn last line of {path}")
-    if not path.exists() or path.stat().st_size == 0:
-        return 0
-    found = [record["id"] for _, record in read_jsonl(path)]
+    found = [record["id"] for record in read_answers(path)]
     done, position = 0, 0
     while done < len(batches):
         wanted = [job.prompt.id for job in batches[done]]
@@ -258,26 +239,7 @@ def _record(chat: Chat, job: _Job, tokens: list[int]) -> dict:
     return record | ({"tools": job.prompt.tools} if job.prompt.tools is not None else {})
 
 
-def count_answers(folder: Path, skipped: Counter, total: int) -> dict[str, Any]:
-    """Counts of the answers that ``folder`` holds, by outcome; ``not_reached`` is what is missing of ``total``."""
-    outcomes, domains, tokens = Counter(), Counter(), 0
-    path = folder / RESPONSES
-    for _, record in read_jsonl(path) if path.exists() and path.stat().st_size else ():
-        outcomes[record["finish_reason"]] += 1
-        domains[record["domain"]] += 1
-        tokens += record["completion_tokens"]
-    return {
-        "answers": outcomes.total(),
-        "stopped": outcomes["stop"],
-        "truncated": outcomes["length"],
-        "skipped": dict(skipped),
-        "not_reached": total - outcomes.total(),
-        "domains": dict(sorted(domains.items())),
-        "completion_tokens": tokens,
-    }
-
-
 def seal_responses(folder: Path, identity: dict[str, Any], counts: dict[str, Any]) -> None:
     """Write the manifest of a finished folder, with what was noted of its prompts."""
-    noted = {"prompts": read_json(folder / PROMPTS)} if (folder / PROMPTS).exists() else {}
+    noted = {"prompts": read_object(folder / PROMPTS)} if (folder / PROMPTS).exists() else {}
     seal(folder, {"identity": identity, "counts": counts, **noted})

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from draftlab.blocks import anchor_candidates
+from draftlab.data.answers import RESPONSES, read_manifest
 from draftlab.data.chat import Chat
 from draftlab.data.files import digest, read_jsonl
 from draftlab.data.prompts import question
-from draftlab.data.responses import RESPONSES, read_manifest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

@@ -194,8 +194,8 @@ class Shard:
             header = tarfile.TarInfo.frombuf(self._map[:BLOCK], "utf-8", "strict")
             text = self._map[BLOCK : BLOCK + header.size]
             self.meta = json.loads(text) if header.name == META else {}
-            samples = self.meta["samples"]
-        except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+            samples = _entries(self.meta)
+        except (OSError, ValueError, RecursionError, tarfile.TarError) as error:
             raise ValueError(f"{path} is not a whole shard of target features ({error or 'empty'}); {AGAIN}") from None
         self.digest = hashlib.sha256(text).hexdigest()[:32]
         self._place: dict[int, tuple[int, dict]] = {}
@@ -247,6 +247,22 @@ def member_bytes(size: int) -> int:
 def archive_bytes(content: int) -> int:
     """Bytes of a tar file whose members take ``content``: two empty blocks, and whole records."""
     return -(-(content + 2 * BLOCK) // RECORD) * RECORD
+
+
+def _entries(meta: Any) -> list[dict[str, Any]]:
+    """The list of a shard's conversations.
+
+    Raises:
+        ValueError: there is none, or an entry lacks something.
+    """
+    entries = meta.get("samples") if isinstance(meta, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("no list of conversations")
+    for entry in entries:
+        fits = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and "id" in entry
+        if not fits or any(type(entry.get(key)) is not int or entry[key] < 0 for key in ("index", "bytes")):
+            raise ValueError(f"its list has the entry {entry!r:.100}")
+    return entries
 
 
 def _checksum(payload: bytes) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from draftlab.data.files import read_json, write_json
+from draftlab.data.files import read_object, write_json
 from draftlab.data.shards import shard_path
 
 BEAT = 2.0  # seconds between two signs of life
@@ -113,7 +113,15 @@ class Window:
 
     def position(self) -> Position:
         """Where training is, or was; the beginning if it has not come yet."""
-        return Position(**read_json(self._position)) if self._position.exists() else Position()
+        if not self._position.exists():
+            return Position()
+        found = read_object(self._position)
+        batches, until, reader = (found.get(name) for name in ("batches", "until", "reader"))
+        if not (isinstance(batches, int) and isinstance(until, int | None) and isinstance(reader, str | None)):
+            raise ValueError(
+                f"{self._position} does not say where training is ({found}); it was damaged: remove {self.folder}"
+            )
+        return Position(batches, until, reader)
 
     def move(self, position: Position) -> None:
         """Tell where training is."""
@@ -151,7 +159,10 @@ class Window:
 
     def note(self) -> dict[str, str]:
         """What the newest producer said last: ``producer``, ``state`` and ``message``; empty if there was none."""
-        return read_json(self._producer) if self._producer.exists() else {}
+        note = read_object(self._producer) if self._producer.exists() else {}
+        if note and not all(isinstance(note.get(name), str) for name in ("producer", "state", "message")):
+            raise ValueError(f"{self._producer} is no note of a producer ({note}); it was damaged: remove it")
+        return note
 
     def ended(self) -> str | None:
         """The newest producer if it has ended, so that its end is no news."""

@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 from omegaconf import DictConfig
 
+from draftlab.data.answers import read_manifest
 from draftlab.data.chat import Chat
 from draftlab.data.files import write_json
-from draftlab.data.responses import read_manifest
 from draftlab.data.vocabulary import choose_draft_vocabulary, token_counts
 from draftlab.decode import findings as rows
 from draftlab.decode.examination import acceptance, stored_gap, train_serve_gaps

@@ -12,7 +12,6 @@ made twice, and one with other settings sets the earlier one aside. No statistic
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from draftlab.data.files import digest, write_json
+from draftlab.data.files import digest, read_object, write_json
 from draftlab.decode.budget import Budget
 from draftlab.decode.exits import ExitPolicy
 from draftlab.decode.loop import Decoder, DecodeSettings
@@ -225,8 +224,8 @@ class Evaluation:
         """The part ``name`` from disk if it was made from the same things, else computed and kept."""
         path, key = self.partial / f"{name}.json", self._key({**depends_on, "seed": self.settings.seed})
         if path.is_file():
-            part = json.loads(path.read_text(encoding="utf-8"))
-            if part["key"] == key:
+            part = read_object(path)
+            if part.get("key") == key and "value" in part:
                 if on_round is not None:
                     on_round(finished, 0)
                 return part["value"]

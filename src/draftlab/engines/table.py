@@ -8,11 +8,11 @@ for ties, and, with the target's own weights, accepts what our loop accepts. The
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftlab.data.files import read_object
 from draftlab.engines.compare import TOLERANCE, agrees
 from draftlab.export.gguf import OUTTYPES
 
@@ -23,7 +23,7 @@ def read_results(runs: Sequence[Path]) -> list[dict[str, Any]]:
     """Every result in the folders of ``runs``, in their order; of one run, by weights and length of drafts."""
     found = []
     for run in runs:
-        cells = [json.loads(path.read_text(encoding="utf-8")) for path in (run / FOLDER).glob("*.json")]
+        cells = [read_object(path) for path in (run / FOLDER).glob("*.json")]
         found += sorted(cells, key=lambda cell: (cell["weights"], cell["draft_weights"], cell["drafted"]))
     return found
 

@@ -25,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from draftlab.data.files import digest, first_difference, read_json, write_json
+from draftlab.data.files import digest, first_difference, read_object, write_json
+from draftlab.target.weights import weight_map
 
 STAMP, WEIGHTS, INDEX, CONFIG = "draftlab.json", "model.safetensors", "model.safetensors.index.json", "config.json"
 CARD = "README.md"
@@ -75,7 +76,7 @@ def is_written(out: Path, identity: Mapping[str, Any]) -> bool:
         return False
     if not (out / STAMP).is_file():
         raise ValueError(f"{out} holds something that was not written by this command; give another folder")
-    wanted, found = json.loads(json.dumps(dict(identity))), read_json(out / STAMP)
+    wanted, found = json.loads(json.dumps(dict(identity))), read_object(out / STAMP)
     found.pop(FILES, None)
     if wanted == found:
         return True
@@ -100,7 +101,7 @@ def _keep_others(replaced: Path, out: Path) -> None:
     """Take along what somebody put into a folder that was written anew."""
     if not (replaced / STAMP).is_file():
         return
-    ours = set(read_json(replaced / STAMP).get(FILES, [path.name for path in replaced.iterdir()])) | {STAMP}
+    ours = set(read_object(replaced / STAMP).get(FILES, [path.name for path in replaced.iterdir()])) | {STAMP}
     for path in replaced.iterdir():
         if path.name not in ours and not (out / path.name).exists():
             path.rename(out / path.name)
@@ -116,10 +117,10 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of ``model.safetensors`` or of the files that its index names, and the header's stamp.
 
     Raises:
-        ValueError: there are none, a file is missing or damaged, or the weights are pickled.
+        ValueError: there are none, a file is missing, damaged or outside the folder, or the weights are pickled.
     """
     index = folder / INDEX
-    names = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else [WEIGHTS]
+    names = sorted(set(weight_map(index).values())) if index.is_file() else [WEIGHTS]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         pickled = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
@@ -151,7 +152,4 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"checkpoint: {folder} is no folder; expected one with {CONFIG} and {WEIGHTS}, downloaded beforehand"
         )
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder / CONFIG}: expected a JSON object, got {type(config).__name__}")
-    return config
+    return read_object(folder / CONFIG)

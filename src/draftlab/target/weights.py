@@ -133,12 +133,27 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
     """Safetensors file of every stored tensor name; empty for other formats."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return {key: folder / name for key, name in json.loads(index.read_text())["weight_map"].items()}
+        return {key: folder / name for key, name in weight_map(index).items()}
     single = folder / "model.safetensors"
     if not single.is_file():
         return {}
     with safe_open(single, framework="pt") as opened:
         return dict.fromkeys(opened.keys(), single)
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """File beside ``index`` of every tensor name.
+
+    Raises:
+        ValueError: it is no such list, or names something that is not a file of its folder.
+    """
+    try:
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        if all(isinstance(name, str) and Path(name).name == name for name in files.values()):
+            return files
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"{index}: expected a weight_map of tensor names to files beside it; it was damaged or changed")
 
 
 def _find_key(files: dict[str, Path], name: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,7 @@ from draftlab.drafters.layers import LayerStyle
 PREFIX = "drafter."  # of the drafter's tensors in the LightningModule's state dict
 # What a checkpoint means that does not name the key.
 ADDED_LATER = {"confidence_input": "normed", "exits": [], "style": {}}
+ANOTHER = "use another one of its run (resume=true finds the newest whole one)"
 BEST = "best"  # how the name of a checkpoint begins that was chosen by validation
 
 
@@ -102,15 +104,18 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"checkpoint {path}: no such file; expected a .ckpt file or a run folder with checkpoints/")
     if not is_complete(path):
-        raise ValueError(
-            f"checkpoint {path} is cut short or damaged; use another one of its run (resume=true finds the newest whole one)"
-        )
+        raise ValueError(f"checkpoint {path} is cut short or damaged; {ANOTHER}")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"checkpoint {path} holds more than tensors and plain types and is not loaded: {error}"
         ) from error
+    except Exception as error:  # what a damaged archive raises depends on where it is damaged
+        raise ValueError(f"checkpoint {path} cannot be read ({type(error).__name__}: {error}); {ANOTHER}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"checkpoint {path} holds {type(content).__name__}, not a training's state; {ANOTHER}")
+    return content
 
 
 def is_complete(path: Path) -> bool:
@@ -118,7 +123,7 @@ def is_complete(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError):
         return False
 
 
@@ -154,11 +159,13 @@ def load_drafter(path: str | Path, drafter, any_target: bool = False):
         ValueError: a damaged file, or one of another target, layout, head or size.
     """
     checkpoint = read_checkpoint(path)
-    found = checkpoint.get("draftlab", {})
+    found, tensors = checkpoint.get("draftlab", {}), checkpoint.get("state_dict")
+    if not (isinstance(found, dict) and isinstance(tensors, dict) and all(map(torch.is_tensor, tensors.values()))):
+        raise ValueError(f"checkpoint {path} holds no state_dict of tensors, so no drafter; {ANOTHER}")
     if any_target and found:
         found = {**found, "target": drafter.spec.name}
     require_same(drafter, found, f"checkpoint {path}")
-    state = {k.removeprefix(PREFIX): v for k, v in checkpoint["state_dict"].items() if k.startswith(PREFIX)}
+    state = {k.removeprefix(PREFIX): v for k, v in tensors.items() if k.startswith(PREFIX)}
     try:
         drafter.load_state_dict(state)
     except RuntimeError as error:

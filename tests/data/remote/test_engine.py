@@ -13,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from asking import SETTINGS, errors, failing_once, ids, records, write
 from failing_server import FailingServer, free_port
 
+from draftlab.data.answers import read_manifest
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import Prompt, builtin_prompts
 from draftlab.data.remote.engine import find_service
-from draftlab.data.responses import ResponseSettings, read_manifest
+from draftlab.data.responses import ResponseSettings
 
 
 @pytest.fixture

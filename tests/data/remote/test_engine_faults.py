@@ -19,10 +19,10 @@ from asking import Latecomer, ids, records, write
 from failing_server import FailingServer
 
 from draftlab.data import files
+from draftlab.data.answers import read_manifest
 from draftlab.data.chat import Chat
 from draftlab.data.prompts import builtin_prompts
 from draftlab.data.remote import responses as remote
-from draftlab.data.responses import read_manifest
 
 
 @pytest.fixture

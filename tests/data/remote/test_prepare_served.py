@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from failing_server import FailingServer
 from hydra import compose, initialize_config_dir
 
+from draftlab.data.answers import read_manifest
 from draftlab.data.chat import Chat
-from draftlab.data.responses import read_manifest
 from draftlab.data.samples import read_samples
 
 ROOT = Path(__file__).parents[3]

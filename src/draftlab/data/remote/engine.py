@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from draftlab.data.answers import RESPONSES
 from draftlab.data.chat import Chat
-from draftlab.data.files import IDENTITY, MANIFEST, read_json, write_json
+from draftlab.data.files import IDENTITY, MANIFEST, read_object, write_json
 from draftlab.data.prompts import Prompt
 from draftlab.data.remote.completion import connect
 from draftlab.data.remote.probe import check_late, check_servers, target_names
 from draftlab.data.remote.responses import Work, answer_prompts
 from draftlab.data.remote.servers import ClientSettings, Pool, Server, check_urls
-from draftlab.data.responses import RESPONSES, ResponseSettings, claim_responses
+from draftlab.data.responses import ResponseSettings, claim_responses
 from draftlab.target import TargetSpec
 from draftlab.target.source import WHEEL_PREFIX, WHEELS
 
@@ -112,7 +113,7 @@ async def _serve(
 ) -> dict[str, Any]:
     settings, service, identity = run
     probe = folder / PROBE
-    known = read_json(probe) if probe.exists() else None
+    known = read_object(probe) if probe.exists() else None
     try:
         reference: dict[str, str] = {}
         if settings.max_minutes != 0:  # 0 closes the folder, with or without servers

@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from draftlab.data.answers import RESPONSES, count_answers, read_answers
 from draftlab.data.chat import Chat
-from draftlab.data.files import append_lines, digest, drop_torn_line, read_jsonl, reopen, replacing
+from draftlab.data.files import append_lines, digest, drop_torn_line, reopen, replacing
 from draftlab.data.progress import Progress
 from draftlab.data.prompts import Prompt
 from draftlab.data.remote.completion import Reply, Request, complete
 from draftlab.data.remote.servers import Fault, Pool, Server
-from draftlab.data.responses import RESPONSES, ResponseSettings, claim_responses, count_answers, seal_responses
+from draftlab.data.responses import ResponseSettings, claim_responses, seal_responses
 
 ERRORS = "errors.jsonl"
 
@@ -86,7 +87,7 @@ def prompt_key(id: str, messages: Sequence[dict]) -> str:
 
 def unanswered(prompts: Sequence[Prompt], path: Path) -> Iterator[tuple[Prompt, int]]:
     """Prompts without a line in ``path``, each with its occurrence (0 unless the very same prompt stood there before)."""
-    done = Counter(_key_of(record) for _, record in _records(path))
+    done = Counter(_key_of(record) for record in read_answers(path))
     seen: Counter = Counter()
     for prompt in prompts:
         key = prompt_key(prompt.id, prompt.messages)
@@ -239,8 +240,9 @@ def sort_answers(path: Path, prompts: Sequence[Prompt]) -> None:
     lines, offset = [], 0  # (place in the order, place in the file, length)
     with path.open("rb") as file:
         for line in file:
-            here = places.get(_key_of(json.loads(line)), ())
-            lines.append((here.pop(0) if here else len(prompts), offset, len(line)))
+            if line.strip():
+                here = places.get(_key_of(json.loads(line)), ())
+                lines.append((here.pop(0) if here else len(prompts), offset, len(line)))
             offset += len(line)
     if lines == (ordered := sorted(lines)):
         return
@@ -254,17 +256,13 @@ def _counts(chat: Chat, folder: Path, tally: Tally, pending: int) -> dict[str, A
     """Those of the local engine, and what only servers can do."""
     counts = count_answers(folder, tally.skipped, 0)
     empty = thinking = 0
-    for _, record in _records(folder / RESPONSES):
+    for record in read_answers(folder / RESPONSES):
         text = record["messages"][-1]["content"]
         empty += not text.strip()
         thinking += chat.has_reasoning(text)
     failed = dict(sorted(tally.failed.items()))
     reached = tally.answered + tally.failed.total() + tally.skipped.total()
     return counts | {"not_reached": pending - reached, "failed": failed, "empty": empty, "thinking": thinking}
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict]]:
-    return read_jsonl(path) if path.exists() and path.stat().st_size else iter(())
 
 
 def _key_of(record: dict) -> str:
