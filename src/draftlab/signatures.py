@@ -41,6 +41,11 @@ def parameter_types(target: Any) -> dict[str, Any]:
     return types
 
 
+def defines(target: str) -> bool:
+    """Whether the dotted name is of a function or class that a module of this package defines, not of one that it imports."""
+    return _find(target) is not None
+
+
 @functools.cache
 def _source(module: str) -> ast.Module | None:
     """The parsed file of ``module``; None if it is none of this package's."""

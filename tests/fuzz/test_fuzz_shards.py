@@ -121,7 +121,7 @@ ANSWER = {
 def test_answers_written_so_far_are_whole_or_refused(folder, content):
     found = outcome(lambda path: list(read_answers(path)), folder / "responses.jsonl", content)
     if not isinstance(found, ValueError):
-        assert all(answer["finish_reason"] and answer["completion_tokens"] + 1 for answer in found)
+        assert all(answer["finish_reason"] in ("stop", "length") for answer in found)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 from draftlab.data.files import IDENTITY, MANIFEST, read_jsonl, read_object
 
 RESPONSES = "responses.jsonl"
+ENDS = ("stop", "length")  # finish_reason: by the target, or by the limit
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -54,7 +55,7 @@ def read_answers(path: Path) -> Iterator[dict[str, Any]]:
             record.get("finish_reason"),
             messages[-1].get("content") if told else None,
         )
-        if not all(isinstance(text, str) for text in texts) or not isinstance(tokens, int):
+        if not all(isinstance(text, str) for text in texts) or texts[2] not in ENDS or type(tokens) is not int:
             raise ValueError(
                 f"{path}, line {number}: not an answer that this command wrote (id, domain, messages, finish_reason, "
                 "completion_tokens); the file was changed: restore it, or give another folder"

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from draftlab.data.files import digest
 from draftlab.data.literal import Literal, special_tokens
 from draftlab.data.prompts import text_of
@@ -51,7 +53,7 @@ class Chat:
         end_token_ids: tokens at which the target stops; by default the tokenizer's eos and what closes a rendered turn.
 
     Raises:
-        ValueError: the tokenizer has no chat template.
+        ValueError: the tokenizer has no chat template, or one that does not render a question and its answer.
     """
 
     def __init__(self, tokenizer: Any, thinking: bool = False, end_token_ids: Sequence[int] = ()) -> None:
@@ -64,9 +66,12 @@ class Chat:
         self.tokenizer = tokenizer
         self.thinking = thinking
         self._end_token_ids = frozenset(end_token_ids) or frozenset({tokenizer.eos_token_id} - {None})
-        self._reasoning_end = self._find_reasoning_end()
-        self._closers = self._find_closers(end_token_ids)
-        self._literal = Literal(tokenizer, self._find_tags())
+        try:
+            self._reasoning_end = self._find_reasoning_end()
+            self._closers = self._find_closers(end_token_ids)
+            self._literal = Literal(tokenizer, self._find_tags())
+        except TemplateError as error:  # also where it reaches for what a template has no business with
+            raise ValueError(f"the chat template cannot render a question and its answer: {error}; mend it") from None
 
     @property
     def end_token_ids(self) -> frozenset[int]:

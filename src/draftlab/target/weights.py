@@ -11,11 +11,15 @@ YAML or a wrong tensor never trains silently. The module knows nothing of chats 
 from __future__ import annotations
 
 import json
+import pickle
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from draftlab.target.derive import check_against_config, read_config
@@ -62,9 +66,18 @@ def _read_model(folder: Path, spec: TargetSpec, config, **options):
     """The model and what was found of it; quantised weights stay so where transformers and its helpers run them here."""
     from transformers import AutoModelForCausalLM
 
-    options |= {"trust_remote_code": spec.trust_remote_code, "output_loading_info": True}
+    options |= {"trust_remote_code": spec.trust_remote_code, "output_loading_info": True, "weights_only": True}
     try:
         return AutoModelForCausalLM.from_pretrained(str(folder), **options)
+    except pickle.UnpicklingError:  # its text advises to load it all the same
+        raise ValueError(
+            f"target {spec.name!r}: the pickled weights (*.bin) in {spec.path!r} hold more than tensors, and loading them could "
+            "run any program; use a model with safetensors"
+        ) from None
+    except SafetensorError as error:
+        raise ValueError(
+            f"target {spec.name!r}: weights in {spec.path!r} are damaged or cut short ({error}); fetch them again"
+        ) from None
     except (ImportError, RuntimeError, ValueError) as error:
         if getattr(config, "quantization_config", None) is None:
             raise
@@ -137,7 +150,7 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
     single = folder / "model.safetensors"
     if not single.is_file():
         return {}
-    with safe_open(single, framework="pt") as opened:
+    with _opened(single) as opened:
         return dict.fromkeys(opened.keys(), single)
 
 
@@ -149,7 +162,7 @@ def weight_map(index: Path) -> dict[str, str]:
     """
     try:
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        if all(isinstance(name, str) and Path(name).name == name for name in files.values()):
+        if all(isinstance(name, str) and name not in ("", "..") and Path(name).name == name for name in files.values()):
             return files
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
@@ -165,6 +178,20 @@ def _find_key(files: dict[str, Path], name: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A safetensors file of a target.
+
+    Raises:
+        ValueError: it is missing or damaged.
+    """
+    try:
+        with safe_open(file, framework="pt") as opened:
+            yield opened
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} cannot be read ({error}); fetch the target's weights again") from None
+
+
 def _read_tensor(file: Path, key: str) -> Tensor:
-    with safe_open(file, framework="pt") as opened:
+    with _opened(file) as opened:
         return opened.get_tensor(key)

@@ -11,6 +11,7 @@ The module knows nothing of training or decoding.
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -108,9 +109,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))  # the rest of its text advises to load it all the same
         raise ValueError(
-            f"checkpoint {path} holds more than tensors and plain types and is not loaded: {error}"
-        ) from error
+            f"checkpoint {path} holds more than tensors and plain types{f' ({named[1]})' if named else ''} and is not loaded, "
+            "since that could run any program; use a checkpoint of DraftLab's own training"
+        ) from None
     except Exception as error:  # what a damaged archive raises depends on where it is damaged
         raise ValueError(f"checkpoint {path} cannot be read ({type(error).__name__}: {error}); {ANOTHER}") from error
     if not isinstance(content, dict):

@@ -13,12 +13,14 @@ An answer must say why it ended and count the prompt as long as it is. The modul
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from draftlab.data.remote.servers import ClientSettings, Fault, Server
 from draftlab.sampling import Sampling
@@ -166,10 +168,14 @@ def fault_of(error: Exception, server: Server) -> Fault:
 
 def without_secrets(text: str, server: Server) -> str:
     """The beginning of ``text`` on one line, without the key and without what an address may hold."""
-    key = getattr(server.client, "api_key", None)
+    key, address = getattr(server.client, "api_key", None), urlsplit(server.url)
     text = text.replace(server.url, server.label)
-    if key and key != "none":
-        text = text.replace(key, "<key>")
+    secrets = [key] if key and key != "none" else []
+    if address.username or address.password:  # as they are sent, and as they were given
+        pair = f"{unquote(address.username or '')}:{unquote(address.password or '')}"
+        secrets += [base64.b64encode(pair.encode()).decode(), pair, address.password, unquote(address.password or "")]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "<key>")
     return " ".join(text.split())[:LONGEST_DETAIL]
 
 
