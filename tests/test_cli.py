@@ -157,3 +157,9 @@ def test_a_refused_job_of_a_multirun_lets_the_others_go_on_and_is_named_at_the_e
         [sys.executable, "work.py", "size=2"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert alone.returncode == 1 and alone.stderr.strip() == "error: size 2 is refused"
+
+
+def test_what_hydra_says_on_several_lines_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        failing(InstantiationException("Error in call to 'a':\nTypeError('b')\n  full_key: c"))()
+    assert capsys.readouterr().err == "error: Error in call to 'a':; TypeError('b'); full_key: c\n"

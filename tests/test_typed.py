@@ -75,3 +75,11 @@ def test_what_a_constructor_hands_on_is_of_the_type_that_its_base_declares():
     check_types(node(base, train_head=False))
     with pytest.raises(ValueError, match=r"part\.train_head: expected bool, got 3"):
         check_types(node(base, train_head=3))
+
+
+def test_a_value_that_no_parameter_takes_is_refused_with_those_that_there_are():
+    """Also of a part that is made later, when Hydra's own words would come too late."""
+    with pytest.raises(
+        ValueError, match=r"part\.size: draftlab\.heads\.MarkovHead takes nothing of that name; it takes .*rank"
+    ):
+        check_types(node({"_target_": "draftlab.heads.MarkovHead", "_partial_": True}, size=3))

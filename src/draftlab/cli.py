@@ -162,11 +162,11 @@ def user_mistake(error: BaseException) -> str | None:
     while error is not None and error not in causes:
         causes.append(error)
         error = error.__cause__
+    theirs = HydraException | OmegaConfBaseException  # on several lines
     for cause in reversed(causes):
-        if isinstance(cause, ValueError):
-            return str(cause)
-    if isinstance(causes[0], HydraException | OmegaConfBaseException):
-        return str(causes[0])
+        if isinstance(cause, ValueError) or (cause is causes[0] and isinstance(cause, theirs)):
+            said = str(cause)
+            return "; ".join(map(str.strip, said.strip().split("\n"))) if isinstance(cause, theirs) else said
     return None
 
 

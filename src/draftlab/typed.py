@@ -26,7 +26,8 @@ HYDRA_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
 
 
 def check_types(tree: Any, where: str = "") -> None:
-    """Refuse a value that is not of its parameter's type. What is missing or refers to nothing is left to OmegaConf.
+    """Refuse a value that is not of its parameter's type, or that no parameter takes. What is missing or refers to nothing is left
+    to OmegaConf.
 
     Raises:
         ValueError: the first such value, with its key, what was expected and what was given.
@@ -34,6 +35,9 @@ def check_types(tree: Any, where: str = "") -> None:
     types = parameter_types(tree.get("_target_")) if isinstance(tree, DictConfig) else {}
     for name, value in _items(tree):
         key = f"{where}[{name}]" if isinstance(tree, ListConfig) else f"{where}.{name}".lstrip(".")
+        if types and not types.keys() & {name, OTHERS} and name not in HYDRA_KEYS:
+            taken = ", ".join(sorted(types.keys() - {"self", "cls"}))
+            raise ValueError(f"{key}: {tree._target_} takes nothing of that name; it takes {taken or 'nothing'}")
         expected = types.get(name, types.get(OTHERS, Any)) if name not in HYDRA_KEYS else Any
         if not _holds_nodes(value):
             _check(expected, value, key)

@@ -241,6 +241,7 @@ def test_answers_of_another_target_are_pointed_out(answers, frozen, tokenizer, t
         ({"max_length": 1}, "data.max_length must be at least 2"),
         ({"batch_size": 0}, "data.batch_size must be at least 1"),
         ({"val_samples": -1}, "data.val_samples must be at least 0"),
+        ({"expected": {"samples": 0}}, "data.expected.samples must be at least 1"),
     ],
 )
 def test_settings_outside_their_range_are_refused(options, message):

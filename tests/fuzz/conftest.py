@@ -6,13 +6,13 @@ DRAFTLAB_FUZZ=1 python -m pytest tests/fuzz          thorough: minutes; a failin
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-slow_machines = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile(
-    "quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=slow_machines
-)
-settings.register_profile(
-    "thorough", max_examples=400, deadline=None, derandomize="CI" in os.environ, suppress_health_check=slow_machines
-)
+COMMON = {
+    "deadline": None,  # machines are slow and shared
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    "phases": [phase for phase in Phase if phase != Phase.explain],  # it traces, which Hydra takes for a debugger
+}
+settings.register_profile("quick", max_examples=25, derandomize=True, database=None, **COMMON)
+settings.register_profile("thorough", max_examples=400, derandomize="CI" in os.environ, **COMMON)
 settings.load_profile("thorough" if os.environ.get("DRAFTLAB_FUZZ") else "quick")

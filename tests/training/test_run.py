@@ -46,6 +46,14 @@ def test_trainer_settings_that_would_fail_after_loading_are_refused_by_name(name
         check_settings({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_epochs", None), ("max_steps", "x"), ("max_steps", -2), ("num_nodes", 0)]
+)
+def test_lengths_and_machines_that_are_no_numbers_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"trainer.settings.{name} must be whole"):
+        check_settings({name: value})
+
+
 def test_a_training_without_an_end_is_refused():
     check_settings({"max_steps": -1, "max_epochs": 2})
     check_settings({"max_steps": 5, "max_epochs": -1})

@@ -93,6 +93,9 @@ class DraftData:
         ):
             if value < least:
                 raise ValueError(f"data.{name} must be at least {least}, got {value}")
+        for name, value in (expected or {}).items():
+            if value < 1:
+                raise ValueError(f"data.expected.{name} must be at least 1, got {value}")
         if isinstance(more_paths, str):
             raise ValueError(f"data.more_paths is a list, as data.more_paths=[{more_paths}], got {more_paths!r}")
         self.path, self.more_paths, self.prompts, self.features = path, tuple(more_paths), prompts, features

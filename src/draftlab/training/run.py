@@ -57,8 +57,16 @@ def check_settings(settings: Mapping) -> None:
     """Refuse ``trainer.settings`` on which Lightning stumbles only when the target is loaded and training begins.
 
     Raises:
-        ValueError: an interval or a number of batches that is not positive, or a training without an end.
+        ValueError: a number that is none or out of range, or a training without an end.
     """
+    for name, least, meaning in (
+        ("max_steps", -1, "-1: no limit of its own"),
+        ("max_epochs", -1, "-1: no limit of its own"),
+        ("num_nodes", 1, "machines"),
+    ):
+        value = settings.get(name, least)
+        if type(value) is not int or value < least:
+            raise ValueError(f"trainer.settings.{name} must be whole and at least {least} ({meaning}), got {value!r}")
     if settings.get("max_steps") == -1 and settings.get("max_epochs") == -1:
         raise ValueError(
             "trainer.settings needs max_steps or max_epochs above 0; with both at -1 training has no end, and the "
