@@ -153,3 +153,9 @@ def test_a_stream_takes_its_window_instead_of_the_total():
     line = next(line for line in text_of(small).splitlines() if "stream, data.codec=bf16" in line)
     total = codec_totals(small.parts.spec, small.work)["bf16"]
     assert f"{total / 1e9:,.2f} GB" in line, "no more than there is"
+
+
+@pytest.mark.parametrize("memory", [None, 0, -1.0, float("nan"), "x", True])
+def test_a_gpu_without_memory_is_refused_by_name(memory):
+    with pytest.raises(ValueError, match="plan_gpu_gb must be a number"):
+        print_plan(None, memory)

@@ -183,7 +183,13 @@ def fitting(parts, work: Workload, gpu_gb: float) -> list[tuple[str, float, bool
 
 
 def print_plan(plan: Plan, gpu_gb: float, console: Console | None = None) -> None:
-    """Print the plan as tables."""
+    """Print the plan as tables.
+
+    Raises:
+        ValueError: a GPU whose memory is no positive number.
+    """
+    if isinstance(gpu_gb, bool) or not isinstance(gpu_gb, int | float) or not gpu_gb > 0:
+        raise ValueError(f"plan_gpu_gb must be a number of gigabytes above 0, got {gpu_gb!r}")
     console = console or Console(width=110)
     for table in (_parameters(plan), _memory(plan, gpu_gb), _steps(plan), _cache(plan)):
         console.print(table)
