@@ -36,7 +36,7 @@ def run_profile(cfg: DictConfig) -> None:
     from draftlab.decode.trained import open_drafter
     from draftlab.hardware import machine
     from draftlab.report.throughput import show_profile
-    from draftlab.serving.profile import DRAFTER, TARGET, ProfileSettings, profile, tables
+    from draftlab.serving.profile import ProfileSettings, profile, tables
 
     folder, trained = Path(cfg.run), open_drafter(cfg.run, cfg.checkpoint)
     settings = ProfileSettings(**OmegaConf.to_container(cfg.profile, resolve=True))
@@ -44,10 +44,10 @@ def run_profile(cfg: DictConfig) -> None:
     identity = {**machine(cfg.device), "drafter": trained.identity}
     frame = profile(trained.load_target(cfg.device), trained.drafter, settings, folder / "profile", identity)
     frame.to_csv(folder / "profile.csv", index=False)
-    found = tables(frame, settings.main_context)
-    found[DRAFTER].save(folder / DRAFT_SPS)
-    found[TARGET].save(folder / SPS)
-    show_profile(frame, found, folder)
+    table, drafting = tables(frame, settings.main_context)
+    drafting.save(folder / DRAFT_SPS)
+    table.save(folder / SPS)
+    show_profile(frame, table, folder)
     print(f"tables: {folder / SPS} and {folder / DRAFT_SPS}; all passes: {folder / 'profile.csv'}")
 
 

@@ -40,7 +40,7 @@ def test_a_profile_writes_tables_in_the_engines_form_all_passes_and_a_picture(pr
     table = json.loads((profiled / "sps.json").read_text())
     assert table["sample_batch_tokens"] == [1, 4, 16] and table["max_batch_tokens"] == 16
     assert Throughput.load(profiled / "draft_sps.json").batch_tokens.tolist() == [1, 4]
-    assert len(pd.read_csv(profiled / "profile.csv")) == 2 * (3 + 2)
+    assert len(pd.read_csv(profiled / "profile.csv")) == 2 * (3 + 2 * 2)
     assert (profiled / "figures" / "throughput.png").stat().st_size > 1000
     code, output = schedule("profile", f"run={profiled}", *PROFILE, "profile.repeats=3")
     assert code == 1 and "another settings.repeats" in output

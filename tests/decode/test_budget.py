@@ -12,7 +12,7 @@ from draftlab.calibration import Calibration
 from draftlab.decode.budget import Budget
 from draftlab.decode.loop import Decoder, DecodeSettings, plain_decode
 from draftlab.sampling import RowDraws, Sampling, sample
-from draftlab.scheduling import Asynchronous, Bypass, EarlyStop, Fixed, GlobalSearch, Threshold, Throughput
+from draftlab.scheduling import Asynchronous, Bypass, Drafting, EarlyStop, Fixed, GlobalSearch, Threshold, Throughput
 from draftlab.types import Proposal
 from enumeration import Enumeration, output_law
 from pairs import tiny_pair
@@ -195,7 +195,7 @@ def test_the_time_of_drafting_counts_in_the_table_a_scheduler_gets():
             seen.append(table)
             return super().__call__(confidence, table)
 
-    Budget(Seeing(), STEEP, drafting=Throughput([1, 2], [4.0, 2.0]))(proposed([[1.0] * 3] * 2))
+    Budget(Seeing(), STEEP, drafting=Drafting([1, 2], [0.25, 0.5]))(proposed([[1.0] * 3] * 2))
     assert seen[0](1) == pytest.approx(1 / (1 / 1.0 + 1 / 2.0)) and seen[0].passes(1) == 1.0
 
 

@@ -101,6 +101,8 @@ def test_a_threshold_cuts_a_block_at_its_first_doubt():
 def test_a_fixed_length_is_everyones_and_a_longer_one_than_the_block_is_refused():
     confidence = np.full((2, 3), 0.5)
     assert Fixed()(confidence).tolist() == [3, 3] and Fixed(2)(confidence).tolist() == [2, 2]
+    drafted = [Fixed(length).draft_length(3) for length in (None, 2, 0, 9)]
+    assert drafted == [3, 2, 0, 3], "what is not verified is not drafted"
     with pytest.raises(ValueError, match="gamma"):
         Fixed(4)(confidence)
 
@@ -122,58 +124,6 @@ def test_the_asynchronous_budget_is_a_share_of_the_requests_that_are_there():
     scheduler = Asynchronous(lag=1)
     scheduler(np.full((4, 2), 0.9), table)
     assert scheduler(np.full((1, 2), 0.9), table).tolist() == [2]
-
-
-def test_bypass_stops_drafting_after_empty_steps_and_looks_again_after_a_rest():
-    table = Throughput([1, 2, 3], [1.0, 0.1, 0.1])
-    scheduler, confidence = Bypass(EarlyStop(), patience=2, rest=3), np.full((1, 2), 0.5)
-    drafted = []
-    for _ in range(10):
-        drafted.append(scheduler.drafts())
-        if drafted[-1]:
-            scheduler(confidence, table)
-    assert drafted == [True, True, False, False, False, True, False, False, False, True]
-
-
-def drafted_steps(scheduler, table, steps):
-    """Which of ``steps`` (confidences of each) the scheduler drafts in."""
-    drafted = []
-    for confidence in steps:
-        drafted.append(scheduler.drafts())
-        if drafted[-1]:
-            scheduler(np.array([confidence]), table)
-    return drafted
-
-
-LINEAR = Throughput([1, 2, 3], [1.0, 1 / 1.2, 1 / 1.4])  # a pass of 1 s, 0.2 s more a token
-
-
-def test_bypass_weighs_the_time_of_drafting_over_many_steps():
-    """Survival 0.8 gains (1.8 - 1.2 - d) plain steps where drafting takes d; 0.1 admits nothing and loses d."""
-    good, bad = [0.8, 0.0], [0.1, 0.0]
-    mixed = [good, bad, bad] * 20
-    for seconds, expected in (
-        (0.15, 1.0),
-        (0.3, 0.45),
-    ):  # a third of the steps gains 0.45 or 0.3 and two lose 0.15 or 0.3
-        bypass = Bypass(EarlyStop(), patience=3, rest=16, longest=256, memory=32)
-        drafted = drafted_steps(bypass, LINEAR.plus(seconds), mixed)
-        assert np.mean(drafted) == 1.0 if expected == 1.0 else np.mean(drafted) < expected, seconds
-    assert all(drafted_steps(Bypass(EarlyStop()), LINEAR, mixed)[:2]), "the first steps are tried"
-
-
-def test_a_bypass_that_rested_drafts_again_when_it_pays_again_and_rests_shortly_at_first():
-    good, bad = [0.9, 0.9], [0.05, 0.0]
-    bypass = Bypass(EarlyStop(), patience=2, rest=4, longest=64)
-    table = LINEAR.plus(0.3)
-    before = drafted_steps(bypass, table, [bad] * 200)
-    assert sum(before) <= 2 + 6, "two tries, then rests of 4, 8, 16, 32, 64, 64"
-    after = drafted_steps(bypass, table, [good] * 200)
-    assert all(after[64 + 1 :]), "after the longest rest one step is enough"
-    assert after.index(True) <= 64
-    again = drafted_steps(bypass, table, [bad] * 60)
-    last = max(np.flatnonzero(again[:40]))
-    assert not all(again) and sum(again[last + 1 : last + 6]) <= 1, "the first rest is short again"
 
 
 def first_token_law(scheduler, warm_up=()):
@@ -231,8 +181,6 @@ def test_early_stop_and_the_asynchronous_scheduler_keep_the_law_and_global_searc
         (lambda: Fixed(-1), "at least 0"),
         (lambda: Threshold(1.5), r"\[0, 1\]"),
         (lambda: Asynchronous(lag=0), "at least 1"),
-        (lambda: Bypass(EarlyStop(), rest=0), "at least 1"),
-        (lambda: Bypass(EarlyStop(), memory=0), "schedule.memory"),
         (lambda: EarlyStop()(np.array([[0.5]])), "needs an SPS table"),
         (lambda: EarlyStop()(np.array([[np.nan]]), STAIRCASE), "finite"),
         (lambda: Threshold(0.5)(np.array([0.5])), "shape"),
@@ -246,7 +194,7 @@ def test_what_makes_no_sense_is_refused(make, message):
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_schedule_choice_builds_a_scheduler_that_works(path):
     scheduler = hydra.utils.instantiate(OmegaConf.load(path))
-    assert scheduler.drafts()
+    assert 1 <= scheduler.draft_length(4) <= 4
     lengths = scheduler(np.full((3, 4), 0.8), STAIRCASE)
     assert lengths.shape == (3,) and lengths.dtype == np.int64
     assert scheduler(np.zeros((0, 4)), STAIRCASE).shape == (0,), "a step without requests"

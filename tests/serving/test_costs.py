@@ -52,6 +52,11 @@ def test_drafting_is_interpolated_over_requests_and_costs_nothing_without_any():
     assert seconds.tolist() == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5])
 
 
+def test_part_of_a_block_takes_the_share_of_drafting_that_goes_with_tokens():
+    assert Costs(draft_slots=0.5).of_part(1, 5) == pytest.approx(0.6) and Costs(draft_slots=1.0).of_part(2, 5) == 0.4
+    assert Costs().of_part(1, 5) == 1.0 and Costs().of_part(0, 5) == 0.0
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -62,6 +67,7 @@ def test_drafting_is_interpolated_over_requests_and_costs_nothing_without_any():
         {"prefill": -1.0},
         {"schedule": float("nan")},
         {"between": -1.0},
+        {"draft_slots": 1.5},
     ],
 )
 def test_costs_that_cannot_be_are_refused(settings):

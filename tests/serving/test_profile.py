@@ -29,12 +29,15 @@ def pair():
 
 def test_every_size_is_timed_in_every_repeat_and_the_first_one_does_not_count(pair, tmp_path):
     frame = profile(*pair, ProfileSettings(**SETTINGS), tmp_path / "p", {"machine": "here"})
-    assert len(frame) == 2 * 2 * (3 + 2) and set(frame["repeat"]) == {1, 2} and (frame["seconds"] > 0).all()
+    assert len(frame) == 2 * 2 * (3 + 2 * 2) and set(frame["repeat"]) == {1, 2} and (frame["seconds"] > 0).all()
     assert set(frame[frame["part"] == "target"]["rows"]) == {1, 3}
-    found = tables(frame, 8)
+    target, drafting = tables(frame, 8)
     rows = frame[(frame["part"] == "target") & (frame["context"] == 8) & (frame["tokens"] == 5)]
-    assert found["target"](5) == pytest.approx(1 / rows["seconds"].median())
-    assert found["drafter"].batch_tokens.tolist() == [1, 2]
+    assert target(5) == pytest.approx(1 / rows["seconds"].median())
+    assert drafting.rows.tolist() == [1, 2] and drafting.block_size == pair[1].block.block_size
+    for part, seconds in (("drafter", drafting.whole), ("drafter_one_token", drafting.one)):
+        rows = frame[(frame["part"] == part) & (frame["context"] == 8) & (frame["rows"] == 2)]
+        assert seconds[1] == pytest.approx(rows["seconds"].median())
 
 
 def test_a_killed_profile_goes_on_and_a_whole_one_is_not_made_again(pair, tmp_path, monkeypatch):
@@ -99,6 +102,7 @@ def test_a_pass_is_as_even_as_possible_over_as_few_rows_as_possible():
 
 def test_without_a_drafter_there_is_no_table_of_it():
     frame = pd.DataFrame(
-        [("target", 1, 8, 0.5), ("target", 2, 8, 1.0)], columns=["part", "tokens", "context", "seconds"]
+        [("target", 1, 1, 8, 0.5), ("target", 2, 1, 8, 1.0)], columns=["part", "tokens", "rows", "context", "seconds"]
     )
-    assert list(tables(frame, 8)) == ["target"]
+    table, drafting = tables(frame, 8)
+    assert table.batch_tokens.tolist() == [1, 2] and drafting is None

@@ -58,20 +58,23 @@ class Twin:
             left = int(self.traffic.tokens[i]) - 1
             self.running.append({"id": i, "left": left, "round": 0, "joined": start, "first": first})
         self.leave(first)
-        drafts, count = bool(self.running) and scheduler.drafts(), len(self.running)
-        verified, accepted, committed = self.rounds(scheduler) if drafts else (0, 0, self.plain())
-        draft = float(np.interp(count, costs.draft_requests, costs.draft_seconds)) if drafts else 0.0
-        drafted = count * GAMMA if drafts else 0
+        count = len(self.running)
+        tokens = scheduler.draft_length(GAMMA) if count else 0
+        whole = float(np.interp(count, costs.draft_requests, costs.draft_seconds))
+        draft = whole * (1 - costs.draft_slots + costs.draft_slots * tokens / GAMMA) if tokens else 0.0
+        table = self.simulation.table.plus(draft, whole * costs.draft_slots / GAMMA)
+        verified, accepted, committed = self.rounds(scheduler, tokens, table) if tokens else (0, 0, self.plain())
+        drafted = count * tokens
         verify = 1.0 / float(self.simulation.table(count + verified)) if count else 0.0
         seconds = (first - start, draft, costs.schedule * drafted, verify)
         self.steps.append(Step(start, *seconds, count, drafted, verified, accepted, committed))
         self.now = start + sum(seconds) + costs.between
         self.leave(self.now)
 
-    def rounds(self, scheduler):
+    def rounds(self, scheduler, tokens, table):
         trace, totals = self.simulation.trace, np.zeros(3, dtype=int)
         rows = [trace.first[self.prompts[r["id"]]] + r["round"] for r in self.running]
-        lengths = scheduler(trace.confidence[rows], self.simulation.table)
+        lengths = scheduler(trace.confidence[rows][:, :tokens], table)
         for r, row, length in zip(self.running, rows, lengths, strict=True):
             reached = min(int(trace.reach[row]), int(length))
             committed = min(reached + 1, r["left"])
@@ -105,6 +108,7 @@ SCHEDULERS = [
     GlobalSearch(),
     Asynchronous(2),
     Bypass(EarlyStop(), 1, 3),
+    Bypass(Threshold(0.3), 4, 2),
 ]
 
 
@@ -117,7 +121,7 @@ def test_every_step_and_request_is_that_of_a_loop_over_single_requests(scheduler
     arrival = None if users else bursts(60, 4.0, generator, 20.0, 0.2, 1.0)
     traffic = Traffic(tokens, arrival, users, generator.choice(["chat", "code", ""], 60))
     simulation = Simulation(
-        recorded(), staircase(64, 0.05, 8, 4, 0.1), Costs([1, 4], [0.01, 0.02], 0.03, 1e-4, 2e-3), 4
+        recorded(), staircase(64, 0.05, 8, 4, 0.1), Costs([1, 4], [0.01, 0.02], 0.03, 1e-4, 2e-3, 0.6), 4
     )
     steps, served = simulation.run(traffic, scheduler, seed=7)
     prompts = simulation.trace.begin(traffic.domain, np.random.default_rng(7).spawn(2)[0])[:, 0]

@@ -85,6 +85,10 @@ class Calibration:
             )
         return calibrated(logits, np.asarray(self.temperatures))
 
+    def of_first(self, logits: np.ndarray) -> np.ndarray:
+        """The same for ``logits`` [..., k] of the first k <= G positions: of blocks that were drafted in part."""
+        return calibrated(logits, np.asarray(self.temperatures[: logits.shape[-1]]))
+
     def with_measures(self, rows: Sequence[Mapping[str, Any]]) -> Calibration:
         """The same with further measures."""
         return replace(self, measures=[*self.measures, *rows])

@@ -2,7 +2,7 @@
 
     ĉ = STS(c)                                    the run's calibration.json, if there is one; it says what c is: the
                                                   confidence head's, or max_v p_d^k(v) (``draft_top``) without a head
-    SPS(B) = 1 / (T_verify(B) + T_draft(R))       steps a second of R requests: a step drafts, too, where that is measured
+    SPS(B) = 1 / (T_verify(B) + T_draft(R, G))    steps a second of R requests: a step drafts, too, where that is measured
     lengths [R] = scheduler(ĉ [R, G], SPS)
 
 It knows nothing of models. Example:
@@ -21,7 +21,7 @@ import numpy as np
 
 from draftlab.calibration import FILE, Calibration, confidence_logits
 from draftlab.calibration.rounds import CONFIDENCE
-from draftlab.scheduling import Scheduler, Throughput
+from draftlab.scheduling import Drafting, Scheduler, Throughput
 from draftlab.types import Proposal
 
 SPS, DRAFT_SPS = "sps.json", "draft_sps.json"
@@ -33,15 +33,15 @@ class Budget:
 
     Args:
         scheduler: see :mod:`draftlab.scheduling`.
-        table: SPS of the target by tokens. drafting: passes of the drafter a second by rows; None: not counted.
+        table: SPS of the target by tokens. drafting: seconds of the drafter by rows and tokens; None: not counted.
         calibration: of the drafter, read by a scheduler that reads confidences; None leaves them as they are.
     """
 
     scheduler: Scheduler
     table: Throughput | None = None
-    drafting: Throughput | None = None
+    drafting: Drafting | None = None
     calibration: Calibration | None = None
-    _tables: dict[int, Throughput] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[int, int], Throughput] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_run(cls, scheduler: Scheduler, run: str | Path, identity: dict[str, Any], sps: str | None = None) -> Budget:
@@ -67,7 +67,7 @@ class Budget:
         return cls(
             scheduler,
             Throughput.load(path, "linear"),
-            Throughput.load(drafting, "linear") if drafting.is_file() else None,
+            Drafting.load(drafting) if drafting.is_file() else None,
             calibration,
         )
 
@@ -100,14 +100,14 @@ class Budget:
         """Forget earlier steps."""
         self.scheduler.reset()
 
-    def drafts(self) -> bool:
-        """Whether the step that comes drafts at all."""
-        return self.scheduler.drafts()
+    def draft_length(self, gamma: int) -> int:
+        """Tokens that the step that comes drafts a row, 0..``gamma``."""
+        return self.scheduler.draft_length(gamma)
 
     def __call__(self, proposal: Proposal) -> np.ndarray:
         """Tokens to verify [B] of the blocks of ``proposal``."""
         rows, gamma = proposal.tokens.shape
-        return self.scheduler(self._confidence(proposal, rows, gamma), self._step_table(rows))
+        return self.scheduler(self._confidence(proposal, rows, gamma), self._step_table(rows, gamma))
 
     @property
     def _source(self) -> str:
@@ -120,14 +120,15 @@ class Budget:
         if scores is None or gamma == 0:
             return np.ones((rows, gamma))
         values = scores.double().cpu().numpy()
-        return values if self.calibration is None else self.calibration(confidence_logits(values))
+        return values if self.calibration is None else self.calibration.of_first(confidence_logits(values))
 
-    def _step_table(self, rows: int) -> Throughput | None:
+    def _step_table(self, rows: int, gamma: int) -> Throughput | None:
         if self.table is None or self.drafting is None or not rows:
             return self.table
-        if rows not in self._tables:
-            self._tables[rows] = self.table.plus(1.0 / float(self.drafting(rows)))
-        return self._tables[rows]
+        if (rows, gamma) not in self._tables:
+            seconds, more = self.drafting.seconds(rows, gamma), self.drafting.token_seconds(rows)
+            self._tables[rows, gamma] = self.table.plus(seconds, more)
+        return self._tables[rows, gamma]
 
     def identity(self) -> dict[str, Any]:
         """In plain types what the choices depend on, for keys and reports."""
@@ -148,7 +149,7 @@ def _settings(scheduler: Scheduler) -> dict[str, Any]:
     return {k: v for k, v in vars(scheduler).items() if isinstance(v, int | float | str) and not k.startswith("_")}
 
 
-def _plain(table: Throughput | None) -> dict[str, Any] | None:
+def _plain(table: Throughput | Drafting | None) -> dict[str, Any] | None:
     if table is None:
         return None
     return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(table).items()}

@@ -17,6 +17,8 @@ verification.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -151,6 +153,21 @@ class Drafter(nn.Module, ABC):
             self._head_is_filled = False  # a trained head holds rows of the old selection
         self.draft_ids = ids.clone()  # a new tensor, so that copies kept of the old selection are dropped
         self._fill_head()
+
+    def shortened(self, block_size: int) -> Drafter:
+        """This drafter with blocks of the first ``block_size`` tokens only: the same weights, ends and caches.
+
+        It computes no slot that it does not draft. Where slots see each other (DFlash, DSpark) its law is that of a shorter
+        block, which verification is told like any other.
+
+        Raises:
+            ValueError: more tokens than blocks have, or none.
+        """
+        if self._num_tokens(block_size) == self.block.block_size:
+            return self
+        shorter = copy.copy(self)
+        shorter.block = dataclasses.replace(self.block, block_size=block_size)
+        return shorter
 
     @property
     def has_confidence(self) -> bool:

@@ -1,6 +1,6 @@
 """What a profile says: SPS by tokens at each context length, drafting passes by rows; a table, a picture, the shape in words.
 
-    show_profile(frame, tables(frame, 256), Path("outputs/demo"))
+    show_profile(frame, tables(frame, 256)[0], Path("outputs/demo"))
 
 It measures nothing.
 """
@@ -19,7 +19,11 @@ from draftlab.report.style import CYCLE, MARKERS, STYLE, panels, save
 from draftlab.report.tables import console
 from draftlab.scheduling import Throughput
 
-PARTS = {"target": ("tokens", "passes of the target"), "drafter": ("rows", "drafting passes")}
+PARTS = {
+    "target": ("tokens", "passes of the target"),
+    "drafter": ("rows", "drafting passes"),
+    "drafter_one_token": ("rows", "drafting passes, one token"),
+}
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -30,12 +34,13 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(repeats=grouped.size(), per_second=1000.0 / table["median_ms"]).reset_index()
 
 
-def show_profile(frame: pd.DataFrame, tables: dict[str, Throughput], folder: Path) -> None:
-    """Print the passes, write figures/throughput.png into ``folder``, say what shape the tables have."""
+def show_profile(frame: pd.DataFrame, table: Throughput, folder: Path) -> None:
+    """Print the passes, write figures/throughput.png into ``folder``, say what shape the target's ``table`` has."""
     terminal = console()
     rows = summary(frame)
-    for part, table in tables.items():
-        size, title = PARTS[part]
+    for part, (size, title) in PARTS.items():
+        if not (rows["part"] == part).any():
+            continue
         grid = Table(title=f"{title} a second", title_justify="left", box=box.SIMPLE_HEAD)
         grid.add_column(size, justify="right")
         by = rows[rows["part"] == part].pivot_table(index=size, columns="context", values="per_second")
@@ -50,7 +55,7 @@ def show_profile(frame: pd.DataFrame, tables: dict[str, Throughput], folder: Pat
 
 
 def draw_profile(rows: pd.DataFrame, path: Path) -> Path:
-    """Passes a second against size, one line a context length; the target left, the drafter right."""
+    """Passes a second against size, one line a context length; the target left, then the drafter."""
     parts = [part for part in PARTS if (rows["part"] == part).any()]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(parts), share_y=False)

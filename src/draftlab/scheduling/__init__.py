@@ -1,8 +1,9 @@
 """Scheduling of verification: the SPS table and the choice of prefix lengths."""
 
+from draftlab.scheduling.bypass import Bypass
+from draftlab.scheduling.drafting import Drafting
 from draftlab.scheduling.schedulers import (
     Asynchronous,
-    Bypass,
     EarlyStop,
     Fixed,
     GlobalSearch,
@@ -11,4 +12,14 @@ from draftlab.scheduling.schedulers import (
 )
 from draftlab.scheduling.throughput import Throughput
 
-__all__ = ["Asynchronous", "Bypass", "EarlyStop", "Fixed", "GlobalSearch", "Scheduler", "Threshold", "Throughput"]
+__all__ = [
+    "Asynchronous",
+    "Bypass",
+    "Drafting",
+    "EarlyStop",
+    "Fixed",
+    "GlobalSearch",
+    "Scheduler",
+    "Threshold",
+    "Throughput",
+]

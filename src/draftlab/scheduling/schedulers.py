@@ -13,7 +13,7 @@ gets is always a prefix. They differ in how K is chosen:
                    the sampled token, decides whether that token is verified (method 5, counterexample). For analysis.
     asynchronous   K by global search over the survivals of ``lag`` steps ago, order from the current ones. Lossless by the
                    time barrier: no current token has a say in K.
-    bypass         around another one: does not even draft while that has not paid. Decided before drafting.
+    bypass         around another one: drafts no more tokens than have paid, or none (:mod:`draftlab.scheduling.bypass`)
 
 A scheduler sees numbers only. A request takes part in a step with its anchor, which costs one token and commits one.
 
@@ -41,9 +41,9 @@ class Scheduler(ABC):
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """Tokens to verify [R] int64, 0..G each, from calibrated conditional confidences [R, G] and the SPS table."""
 
-    def drafts(self) -> bool:
-        """Whether to draft in the step that comes; asked once a step, before anything of it is known."""
-        return True
+    def draft_length(self, gamma: int) -> int:
+        """Tokens to draft a row, 0..``gamma``, in the step that comes; asked once a step, before anything of it is known."""
+        return gamma
 
     def reset(self) -> None:  # noqa: B027 - most schedulers have no memory
         """Forget earlier steps; a scheduler without memory has none."""
@@ -63,9 +63,13 @@ class Fixed(Scheduler):
             raise ValueError(f"schedule.length must be null or at least 0, got {length}")
         self.length = length
 
+    def draft_length(self, gamma: int) -> int:
+        """See :class:`Scheduler`: what is not verified need not be drafted."""
+        return gamma if self.length is None else min(self.length, gamma)
+
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`; confidences give the sizes only."""
-        rows, gamma = _sizes(confidence)
+        rows, gamma = sizes(confidence)
         if self.length is not None and self.length > gamma:
             raise ValueError(
                 f"schedule.length is {self.length}, but blocks have {gamma} tokens (gamma); make it smaller"
@@ -87,7 +91,7 @@ class Threshold(Scheduler):
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`; the table is not used."""
-        _sizes(confidence)
+        sizes(confidence)
         return (np.asarray(confidence) >= self.value).cumprod(axis=1).sum(axis=1).astype(np.int64)
 
 
@@ -118,7 +122,7 @@ class EarlyStop(Scheduler):
         """See :class:`Scheduler`."""
         order, throughput = _walk(confidence, self._read(_needed(table, self)))
         grows = throughput[1:] > throughput[:-1]
-        return _prefixes(order[: len(grows) if grows.all() else int(grows.argmin())], *_sizes(confidence))
+        return _prefixes(order[: len(grows) if grows.all() else int(grows.argmin())], *sizes(confidence))
 
 
 class GlobalSearch(Scheduler):
@@ -130,7 +134,7 @@ class GlobalSearch(Scheduler):
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""
         order, throughput = _walk(confidence, _needed(table, self))
-        return _prefixes(order[: int(throughput.argmax())], *_sizes(confidence))
+        return _prefixes(order[: int(throughput.argmax())], *sizes(confidence))
 
 
 class Asynchronous(Scheduler):
@@ -159,7 +163,7 @@ class Asynchronous(Scheduler):
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`; remembers the best budget of this step for ``lag`` steps later."""
-        rows, gamma = _sizes(confidence)
+        rows, gamma = sizes(confidence)
         order, throughput = _walk(confidence, _needed(table, self))
         first = gamma if self.first is None else self.first
         per_request = self._budgets[0] if len(self._budgets) == self.lag else first
@@ -168,83 +172,9 @@ class Asynchronous(Scheduler):
         return _prefixes(order[: min(round(per_request * rows), rows * gamma)], rows, gamma)
 
 
-class Bypass(Scheduler):
-    """``inner``, and no drafting for ``rest`` steps once it was not worth it.
-
-    Drafting costs time also when nothing is verified. What a step gains by it is the tokens that it is expected to commit,
-    over those that plain decoding commits in the same time, which includes drafting where the table knows it
-    (:meth:`Throughput.plus`). Drafting rests when the gains of about the last ``memory`` steps come to no more than nothing, or
-    when the budget was 0 in ``patience`` steps running. One request's step says little, hence the memory; it fades in rests,
-    too, so that after a long one the steps that draft again decide alone. While they find the same, rests double.
-    Decided by steps that are over, hence lossless if ``inner`` is.
-
-    Args:
-        patience: drafted steps before the first decision. longest: steps that a rest grows to; None: rests do not grow.
-
-    Raises:
-        ValueError: patience, rest or memory below 1, or a longest rest below the first.
-    """
-
-    def __init__(
-        self, inner: Scheduler, patience: int = 2, rest: int = 16, longest: int | None = None, memory: int = 32
-    ) -> None:
-        for name, value in (("patience", patience), ("rest", rest), ("memory", memory)):
-            if value < 1:
-                raise ValueError(f"schedule.{name} must be at least 1 step, got {value}")
-        if longest is not None and longest < rest:
-            raise ValueError(f"schedule.longest must be null or at least schedule.rest ({rest} steps), got {longest}")
-        self.inner, self.patience, self.rest, self.longest = inner, patience, rest, longest or rest
-        self.memory = memory
-        self.is_lossless = inner.is_lossless
-        self.reads_confidence, self.reads_table = inner.reads_confidence, inner.reads_table
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget earlier steps."""
-        self.inner.reset()
-        self._gain = 0.0  # of drafting, in plain steps; fades
-        self._tried = self._empty = self._since = self._resting = 0
-        self._next_rest = self.rest
-
-    def drafts(self) -> bool:
-        """See :class:`Scheduler`."""
-        self._gain *= 1.0 - 1.0 / self.memory
-        if self._resting == 0:
-            return self.inner.drafts()
-        self._resting -= 1
-        return False
-
-    def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
-        """See :class:`Scheduler`."""
-        lengths = self.inner(confidence, table)
-        if not len(lengths):
-            return lengths
-        self._tried, self._since = self._tried + 1, self._since + 1
-        self._empty = 0 if lengths.any() else self._empty + 1
-        self._gain += _gain(confidence, lengths, table)
-        if self._empty >= self.patience or (self._tried >= self.patience and self._gain <= 0.0):
-            self._resting, self._since = self._next_rest, 0
-            self._next_rest = min(2 * self._next_rest, self.longest)
-            self._tried = self._empty = self.patience - 1  # after the rest one such step is enough
-        elif self._since >= self.patience:
-            self._next_rest = self.rest
-        return lengths
-
-
-def _gain(confidence: np.ndarray, lengths: np.ndarray, table: Throughput | None) -> float:
-    """Expected tokens of a step that verifies ``lengths`` [R], in those of plain decoding in the same time, minus 1."""
-    if table is None:
-        return float(lengths.any())
-    rows, gamma = _sizes(confidence)
-    survival = np.cumprod(confidence, axis=1)
-    committed = rows + survival[np.arange(gamma) < lengths[:, None]].sum()
-    plain = rows * table.passes(rows) / table(rows + lengths.sum())  # in the time of this step
-    return float((committed - plain) / rows)
-
-
 def _walk(confidence: np.ndarray, table: Throughput) -> tuple[np.ndarray, np.ndarray]:
     """Row of every candidate in descending survival [R*G], and Θ [R*G + 1] of admitting the first 0, 1, … of them."""
-    rows, gamma = _sizes(confidence)
+    rows, gamma = sizes(confidence)
     survival = np.cumprod(confidence, axis=1).ravel()
     order = np.argsort(-survival, kind="stable")  # of equal ones the earlier row, and in a row the earlier token
     committed = np.empty(rows * gamma + 1)
@@ -259,7 +189,7 @@ def _prefixes(admitted: np.ndarray, rows: int, gamma: int) -> np.ndarray:
     return np.bincount(admitted, minlength=rows).astype(np.int64)
 
 
-def _sizes(confidence: np.ndarray) -> tuple[int, int]:
+def sizes(confidence: np.ndarray) -> tuple[int, int]:
     confidence = np.asarray(confidence)
     if confidence.ndim != 2:
         raise ValueError(f"confidences are [requests, gamma], got shape {confidence.shape}")

@@ -38,6 +38,7 @@ class Throughput:
         batch_tokens: B, whole and increasing. steps_per_second: SPS(B), positive.
         look_up: ``floor`` or ``linear``.
         fixed_seconds: what a step takes besides its pass, such as drafting; SPS is then 1 / (1/SPS + fixed_seconds).
+        token_seconds: part of it that every token a row that is drafted takes; of that, a scheduler may draft less.
 
     Raises:
         ValueError: fewer than two points, tokens that are not whole or do not increase, or a value that is not positive.
@@ -47,6 +48,7 @@ class Throughput:
     steps_per_second: Sequence[float]
     look_up: str = "floor"
     fixed_seconds: float = 0.0
+    token_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         tokens, values = (_numbers(given) for given in (self.batch_tokens, self.steps_per_second))
@@ -80,9 +82,11 @@ class Throughput:
         place = np.searchsorted(self.batch_tokens, tokens, side="right") - 1
         return self.steps_per_second[np.clip(place, 0, None)]
 
-    def plus(self, seconds: float) -> Throughput:
-        """The same passes in steps that take ``seconds`` more, whatever they verify."""
-        return replace(self, fixed_seconds=self.fixed_seconds + seconds)
+    def plus(self, seconds: float, token_seconds: float = 0.0) -> Throughput:
+        """The same passes in steps that take ``seconds`` more, whatever they verify; see ``token_seconds``."""
+        return replace(
+            self, fixed_seconds=self.fixed_seconds + seconds, token_seconds=self.token_seconds + token_seconds
+        )
 
     def upto(self, tokens: int) -> np.ndarray:
         """SPS [tokens + 1] of passes of 0, 1, …, ``tokens`` tokens: a scheduler looks every size up at once."""

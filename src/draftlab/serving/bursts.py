@@ -43,9 +43,9 @@ class Watched(Scheduler):
         self.inner.reset()
         self._expected = self._best = 0.0
 
-    def drafts(self) -> bool:
+    def draft_length(self, gamma: int) -> int:
         """See :class:`Scheduler`."""
-        return self.inner.drafts()
+        return self.inner.draft_length(gamma)
 
     def __call__(self, confidence: np.ndarray, table: Throughput | None = None) -> np.ndarray:
         """See :class:`Scheduler`."""

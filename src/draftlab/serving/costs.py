@@ -4,6 +4,8 @@
     prefill    seconds a request that joins        draft    interpolated over requests in the step
     schedule   seconds a drafted token             verify   1 / SPS(B), B = requests + verified tokens
 
+    drafting k of G tokens takes 1 - draft_slots · (1 - k/G) of the time of whole blocks
+
     staircase  SPS of a GPU: a pass costs the reading of the weights until ``saturation`` tokens fill the arithmetic units,
                then in proportion to its tokens, in tiles; odd tiles cost a share ``jag`` more (half-filled waves)
 
@@ -37,9 +39,11 @@ class Costs:
         draft_requests: requests in a step, whole and increasing; beyond the ends the nearest holds.
         draft_seconds: of drafting for so many. prefill: a joining request. schedule: a drafted token.
         between: from the end of a step to the start of the next: what an engine does besides.
+        draft_slots: share of drafting that goes with the tokens drafted: 1 for a chain of passes, 0 for blocks whose length
+            costs nothing.
 
     Raises:
-        ValueError: no point, requests that do not increase, or negative seconds.
+        ValueError: no point, requests that do not increase, negative seconds, or a share outside [0, 1].
     """
 
     draft_requests: Sequence[int] = (1,)
@@ -47,6 +51,7 @@ class Costs:
     prefill: float = 0.0
     schedule: float = 0.0
     between: float = 0.0
+    draft_slots: float = 0.0
 
     def __post_init__(self) -> None:
         requests, seconds = np.asarray(self.draft_requests), np.asarray(self.draft_seconds, dtype=np.float64)
@@ -60,6 +65,12 @@ class Costs:
             raise ValueError(
                 f"drafting, prefill, schedule and between are finite seconds of at least 0, got {times.tolist()}"
             )
+        if not 0.0 <= self.draft_slots <= 1.0:
+            raise ValueError(f"draft_slots is a share of drafting in [0, 1], got {self.draft_slots}")
+
+    def of_part(self, drafted: int, gamma: int) -> float:
+        """Time of drafting the first ``drafted`` of ``gamma`` tokens, in that of all; 0 of none."""
+        return 1.0 - self.draft_slots * (1.0 - drafted / gamma) if drafted else 0.0
 
     def draft_upto(self, requests: int) -> np.ndarray:
         """Seconds [requests + 1] of drafting for 0, 1, …, ``requests`` requests; none costs nothing."""

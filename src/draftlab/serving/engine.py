@@ -58,6 +58,7 @@ class Engine:
         self.target, self.drafter, self.settings, self.seed = target, drafter, settings, seed
         self.budget = budget.check(drafter) if budget is not None and drafter is not None else None
         self.gamma = drafter.block.block_size if drafter is not None else 0
+        self._drafters = {length: drafter.shortened(length) for length in range(1, self.gamma + 1)}
         self.longest_prompt = longest_prompt
         self.max_length = longest_prompt + settings.max_new_tokens + self.gamma + 1
         limit = target.spec.max_position
@@ -220,11 +221,12 @@ class Engine:
         marks.append(time.perf_counter())
 
     def _propose(self, anchor: Tensor, position: Tensor, draws: RowDraws | None) -> Proposal:
-        if self.drafter is None or (self.budget is not None and not self.budget.drafts()):
+        length = self.gamma if self.budget is None else self.budget.draft_length(self.gamma)
+        if length == 0:
             tokens = torch.zeros(len(self.rows), 0, dtype=torch.int64, device=self.device)
             return Proposal(tokens, torch.zeros(len(self.rows), 0, 1, device=self.device), None, None)
         context = unseen_context(self.rows, anchor, position)
-        return self.drafter.propose(context, self.draft_cache, self.settings.sampling, draws)
+        return self._drafters[length].propose(context, self.draft_cache, self.settings.sampling, draws)
 
     def _commit(self, proposal: Proposal, result: FlatResult) -> int:
         """Commit what was accepted and the token after it; returns the tokens that the answers grew by."""

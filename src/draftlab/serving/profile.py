@@ -1,5 +1,7 @@
 """SPS of a machine: how long the target takes for a flattened pass of B tokens, and the drafter for R rows (method 5).
 
+The drafter is timed with whole blocks and with blocks of one token, which tells what a drafted token costs.
+
     SPS(B) = 1 / median over repeats of T(B tokens, at one context length)
     rows of a pass = ⌈B / tokens_per_row⌉, as unequal as B asks for, each behind ``context`` tokens it has read
 
@@ -25,11 +27,11 @@ from draftlab.data.files import append_lines, claim, drop_torn_line, read_jsonl,
 from draftlab.data.progress import Progress
 from draftlab.decode.cache import RowCache, grouped_attention
 from draftlab.sampling import Sampling
-from draftlab.scheduling import Throughput
+from draftlab.scheduling import Drafting, Throughput
 from draftlab.target.flat import Flat
 from draftlab.types import Context
 
-TARGET, DRAFTER = "target", "drafter"
+TARGET, DRAFTER, ONE_TOKEN = "target", "drafter", "drafter_one_token"
 MEASURED = "measured.jsonl"
 NEW_TOKENS = 3  # tokens a row that a drafter reads before it drafts: about what a round commits
 
@@ -120,15 +122,19 @@ def profile(target, drafter, settings: ProfileSettings, folder: Path, identity: 
     return frame[frame["repeat"] > 0].reset_index(drop=True)
 
 
-def tables(frame: pd.DataFrame, main_context: int) -> dict[str, Throughput]:
-    """SPS of the target by tokens, and passes of the drafter a second by rows, at ``main_context``: part -> table."""
-    found = {}
-    for part, size in ((TARGET, "tokens"), (DRAFTER, "rows")):
+def tables(frame: pd.DataFrame, main_context: int) -> tuple[Throughput, Drafting | None]:
+    """SPS of the target by tokens, and seconds of the drafter by rows where it was timed, at ``main_context``."""
+    medians = {}
+    for part, size in ((TARGET, "tokens"), (DRAFTER, "rows"), (ONE_TOKEN, "rows")):
         rows = frame[(frame["part"] == part) & (frame["context"] == main_context)]
-        if len(rows):
-            medians = rows.groupby(size)["seconds"].median()
-            found[part] = Throughput(medians.index.tolist(), (1.0 / medians).tolist())
-    return found
+        medians[part] = rows.groupby(size)["seconds"].median()
+    passes, whole, one = medians.values()
+    target = Throughput(passes.index.tolist(), (1.0 / passes).tolist())
+    if whole.empty:
+        return target, None
+    drafted = frame.loc[frame["part"] == DRAFTER, ["tokens", "rows"]].iloc[0]
+    block_size = int(drafted["tokens"] // drafted["rows"])
+    return target, Drafting(whole.index.tolist(), whole.tolist(), block_size, None if one.empty else one.tolist())
 
 
 def _sizes(target, drafter, settings: ProfileSettings) -> Iterator[tuple[dict[str, Any], Callable[[], float]]]:
@@ -139,8 +145,10 @@ def _sizes(target, drafter, settings: ProfileSettings) -> Iterator[tuple[dict[st
             facts = {"part": TARGET, "tokens": tokens, "rows": len(lengths), "context": context}
             yield facts, _timer(_target_pass, target, lengths, context)
         for rows in settings.rows if drafter is not None else ():
-            facts = {"part": DRAFTER, "tokens": rows * drafter.block.block_size, "rows": rows, "context": context}
-            yield facts, _timer(_draft_pass, target, drafter, rows, context)
+            whole = drafter.block.block_size
+            for part, length in ((DRAFTER, whole), (ONE_TOKEN, 1)) if whole > 1 else ((DRAFTER, 1),):
+                facts = {"part": part, "tokens": rows * length, "rows": rows, "context": context}
+                yield facts, _timer(_draft_pass, target, drafter.shortened(length), rows, context)
 
 
 def _lengths(tokens: int, per_row: int) -> list[int]:

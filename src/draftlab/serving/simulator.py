@@ -2,7 +2,9 @@
 
     step:  waiting requests join (prefill) | every running one drafts a block | the scheduler chooses prefix lengths K |
            one pass verifies them | min(reach, K) + 1 tokens a request are committed | finished requests leave
-    seconds of a step = prefill · joined + draft(R) + schedule · R·G + 1 / SPS(R + ΣK), and ``between`` to the next
+    seconds of a step = prefill · joined + draft(R, k) + schedule · R·k + 1 / SPS(R + ΣK), and ``between`` to the next
+
+k ≤ G is what the scheduler has drafted; the table that it gets knows the time of it, as an engine's does.
 
 The schedulers are those that an engine runs. What it leaves are the engine's own records. Steps follow one another, and all
 requests of one are handled at once in arrays. It does not know a real clock, nor prompts that are read in pieces: a
@@ -83,14 +85,14 @@ class Simulation:
         start, prefill = clock.now, self.costs.prefill * joined
         finished = batch.first_tokens(joined, start + prefill)
         rows, gamma = len(batch.ids), self.trace.gamma
-        drafts = rows > 0 and scheduler.drafts()
+        drafted = scheduler.draft_length(gamma) if rows else 0
         lengths = accepted = np.zeros(rows, dtype=np.int64)
-        if drafts:
+        if drafted:
             confidence, reach, batch.state[batch.ids] = self.trace.round(batch.state[batch.ids], generator)
-            lengths = scheduler(confidence, self.decides_by or self.table)
-            if rows and lengths.max() > gamma:
+            lengths = scheduler(confidence[:, :drafted], clock.shown(rows, drafted))
+            if lengths.max() > drafted:
                 raise ValueError(
-                    f"{type(scheduler).__name__} asks for {int(lengths.max())} tokens of a block of {gamma} (gamma)"
+                    f"{type(scheduler).__name__} asks for {int(lengths.max())} tokens of a block of {drafted} (gamma)"
                 )
             accepted = np.minimum(reach, lengths)
         verified = int(lengths.sum())
@@ -99,11 +101,11 @@ class Simulation:
         step = Step(
             start,
             prefill,
-            clock.draft[rows] if drafts and gamma else 0.0,
-            self.costs.schedule * rows * gamma if drafts else 0.0,
+            clock.drafting(rows, drafted),
+            self.costs.schedule * rows * drafted,
             clock.verify[rows + verified] if rows else 0.0,
             rows,
-            rows * gamma if drafts else 0,
+            rows * drafted,
             verified,
             int(np.minimum(accepted, committed).sum()),
             int(committed.sum()),
@@ -123,13 +125,27 @@ def until_last_join(steps: Sequence[Step], served: Sequence[Served]) -> tuple[li
 
 
 class _Clock:
-    """Seconds so far, and those of drafting [R] and verifying [B], looked up once."""
+    """Seconds so far, and those of drafting [R] and verifying [B], looked up once; and the tables that schedulers see."""
 
     def __init__(self, simulation: Simulation) -> None:
         most = simulation.capacity
         self.now = 0.0
+        self.costs, self.gamma = simulation.costs, simulation.trace.gamma
         self.draft = simulation.costs.draft_upto(most).tolist()
-        self.verify = (1.0 / simulation.table.upto(most * (simulation.trace.gamma + 1))).tolist()
+        self.verify = (1.0 / simulation.table.upto(most * (self.gamma + 1))).tolist()
+        self.table = simulation.decides_by or simulation.table
+        self._shown: dict[tuple[int, int], Throughput] = {}
+
+    def drafting(self, rows: int, drafted: int) -> float:
+        """Seconds of drafting so many tokens a row."""
+        return self.draft[rows] * self.costs.of_part(drafted, self.gamma) if drafted else 0.0
+
+    def shown(self, rows: int, drafted: int) -> Throughput:
+        """The SPS table of a step that drafts so many tokens a row."""
+        if (rows, drafted) not in self._shown:
+            more = self.draft[rows] * self.costs.draft_slots / self.gamma
+            self._shown[rows, drafted] = self.table.plus(self.drafting(rows, drafted), more)
+        return self._shown[rows, drafted]
 
 
 class _Batch:
