@@ -5,6 +5,7 @@ import queue
 from pathlib import Path
 
 import pytest
+import wandb.env
 import wandb.wandb_agent
 import yaml
 from hydra import compose, initialize_config_dir
@@ -33,7 +34,8 @@ def agents_words(monkeypatch):
         monkeypatch.setattr(
             wandb.wandb_agent, "AgentProcess", lambda command, **rest: started.append(command) or Fake()
         )
-        monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+        for name in (wandb.env.SWEEP_ID, wandb.env.RUN_ID, wandb.env.SWEEP_PARAM_PATH):
+            monkeypatch.setenv(name, "s1")  # the agent sets them in this very process; here they are put back
         agent = wandb.wandb_agent.Agent(None, queue.Queue(), sweep_id="s1")
         agent._sweep_command = list(content["command"])
         args = {name: {"value": value} for name, value in values.items()}
