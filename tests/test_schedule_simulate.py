@@ -62,11 +62,11 @@ def test_figures_7_and_8_come_out_and_the_same_command_computes_nothing_anew(tmp
     assert done.returncode == 0, done.stderr
     assert "staircase that rises" in done.stdout and f"report: {out / 'report.html'}" in done.stdout
     cells = pd.read_csv(out / "tables" / "cells.csv")
-    assert len(cells) == 16 and {"no drafting", "mtp1 fixed", "dspark asynchronous"} <= set(cells["line"])
+    assert len(cells) == 18 and {"no drafting", "mtp1 fixed", "dspark asynchronous"} <= set(cells["line"])
     stamps = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     more = simulate(out, *SMALL, "simulation.loads=[1,16,4]")
     assert more.returncode == 0, more.stderr
-    assert "going on at 16 of 24" in more.stdout
+    assert "going on at 18 of 27" in more.stdout
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     other = simulate(out, *SMALL, "simulation.traffic.spread=0.1")
     assert other.returncode == 1 and "another load.spread" in other.stderr and "Traceback" not in other.stderr

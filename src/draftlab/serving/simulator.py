@@ -133,7 +133,7 @@ class _Clock:
         self.costs, self.gamma = simulation.costs, simulation.trace.gamma
         self.draft = simulation.costs.draft_upto(most).tolist()
         self.verify = (1.0 / simulation.table.upto(most * (self.gamma + 1))).tolist()
-        self.table = simulation.decides_by or simulation.table
+        self.table, self.decides_by = simulation.table, simulation.decides_by
         self._shown: dict[tuple[int, int], Throughput] = {}
 
     def drafting(self, rows: int, drafted: int) -> float:
@@ -141,7 +141,9 @@ class _Clock:
         return self.draft[rows] * self.costs.of_part(drafted, self.gamma) if drafted else 0.0
 
     def shown(self, rows: int, drafted: int) -> Throughput:
-        """The SPS table of a step that drafts so many tokens a row."""
+        """The SPS table that schedulers see in a step that drafts so many tokens a row."""
+        if self.decides_by is not None:
+            return self.decides_by
         if (rows, drafted) not in self._shown:
             more = self.draft[rows] * self.costs.draft_slots / self.gamma
             self._shown[rows, drafted] = self.table.plus(self.drafting(rows, drafted), more)
